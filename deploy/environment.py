@@ -1,0 +1,107 @@
+"""Virtual environments made from this clone: created, filled by pip, and reused while their inputs are unchanged.
+
+Knows pip, and which index has the CPU build of torch. Knows nothing of what runs in an environment.
+Needs nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CONSTRAINTS = ROOT / "deploy" / "constraints-cpu.txt"
+STAMP = "inputs.sha256"
+
+# PyPI's torch for Linux on x86_64 is a CUDA build of several gigabytes; the CPU build is published on PyTorch's index.
+TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+
+
+class StepFailed(Exception):
+    """A step that did not work: which one, and how to go on."""
+
+    def __init__(self, step: str, advice: str) -> None:
+        super().__init__(f"{step} failed.\n  {advice}")
+
+
+def require_python() -> None:
+    """Raises StepFailed on a Python older than the programs need."""
+    if sys.version_info < (3, 11):
+        raise StepFailed(
+            f"using Python {sys.version.split()[0]}", "3.11 or later is needed: run this file with python3.11"
+        )
+
+
+def say(words: str) -> None:
+    print(f"-- {words}", flush=True)
+
+
+def step(name: str, command: Sequence[str | Path], advice: str) -> None:
+    """Runs one command with its output on the terminal. Raises StepFailed with the advice."""
+    say(name)
+    if subprocess.run([str(part) for part in command]).returncode != 0:
+        raise StepFailed(name, advice)
+
+
+def torch_pin() -> str:
+    """The pinned requirement, such as `torch==2.13.0`."""
+    return CONSTRAINTS.read_text().strip()
+
+
+def has_cpu_build(python: Path) -> bool:
+    """Whether pip, as this machine configures it, already offers the CPU build."""
+    asked = [python, "-m", "pip", "install", "--dry-run", "--no-deps", "--quiet", f"{torch_pin()}+cpu"]
+    done = subprocess.run([str(part) for part in asked], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return done.returncode == 0
+
+
+def install_cpu_torch(python: Path) -> None:
+    """The CPU build where there is one; otherwise says so and leaves torch to the step that follows."""
+    say(f"installing the CPU build of {torch_pin()}")
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--no-deps"]
+    if has_cpu_build(python):
+        subprocess.run([*pip, f"{torch_pin()}+cpu"])
+    elif subprocess.run([*pip, "--index-url", TORCH_CPU_INDEX, torch_pin()]).returncode != 0:
+        say(
+            "no CPU build could be had; the usual index is asked instead, whose build may be several gigabytes"
+        )
+
+
+def digest(inputs: Iterable[Path]) -> str:
+    """One hash over the Python version, the place of the clone and the named files' contents."""
+    total = hashlib.sha256(f"{sys.version} {ROOT}".encode())
+    for path in inputs:
+        total.update(path.name.encode() + b"\0" + path.read_bytes())
+    return total.hexdigest()
+
+
+def make(home: Path, requirements: Sequence[str], inputs: Iterable[Path], *, torch: bool = False) -> Path:
+    """Makes or reuses the environment `home`; returns its bin folder. Raises StepFailed.
+
+    requirements: pip's arguments after `pip install`. inputs: files whose change means a new environment.
+    """
+    stamp, wanted = home / STAMP, digest(inputs)
+    bin_folder = home / "bin"
+    if stamp.is_file() and stamp.read_text() == wanted:
+        say(f"the environment {home.name} is up to date")
+        return bin_folder
+    shutil.rmtree(home, ignore_errors=True)
+    step(
+        f"making the virtual environment {home.name}",
+        [sys.executable, "-m", "venv", home],
+        "Python's venv module is needed; on Debian and Ubuntu: apt-get install python3-venv",
+    )
+    python = bin_folder / "python"
+    if torch:
+        install_cpu_torch(python)
+    step(
+        "installing " + " ".join(requirements),
+        [python, "-m", "pip", "install", "--quiet", "-c", CONSTRAINTS, *requirements],
+        "pip's message is above. The package index must be reachable; then run the same command again.",
+    )
+    stamp.write_text(wanted)
+    return bin_folder
