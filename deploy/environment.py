@@ -1,4 +1,4 @@
-"""Virtual environments made from this clone: created, filled by pip, and reused while their inputs are unchanged.
+"""Virtual environments made from this clone, filled by pip, and reused while their inputs are unchanged.
 
 Knows pip, and which index has the CPU build of torch. Knows nothing of what runs in an environment.
 Needs nothing but the standard library.
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CONSTRAINTS = ROOT / "deploy" / "constraints-cpu.txt"
 STAMP = "inputs.sha256"
 
-# PyPI's torch for Linux on x86_64 is a CUDA build of several gigabytes; the CPU build is published on PyTorch's index.
+# PyPI's torch for Linux on x86_64 is a CUDA build of several gigabytes; PyTorch's own index has a CPU build.
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
@@ -30,7 +30,7 @@ class StepFailed(Exception):
 
 def require_python() -> None:
     """Raises StepFailed on a Python older than the programs need."""
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036 - this is what refuses the older ones
         raise StepFailed(
             f"using Python {sys.version.split()[0]}", "3.11 or later is needed: run this file with python3.11"
         )
@@ -66,9 +66,7 @@ def install_cpu_torch(python: Path) -> None:
     if has_cpu_build(python):
         subprocess.run([*pip, f"{torch_pin()}+cpu"])
     elif subprocess.run([*pip, "--index-url", TORCH_CPU_INDEX, torch_pin()]).returncode != 0:
-        say(
-            "no CPU build could be had; the usual index is asked instead, whose build may be several gigabytes"
-        )
+        say("no CPU build could be had; asking the usual index, whose build may be several gigabytes")
 
 
 def digest(inputs: Iterable[Path]) -> str:

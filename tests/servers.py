@@ -1,0 +1,274 @@
+"""Real programs for the tests: jevproxy and the worker under gunicorn, nginx, and a backend of raw sockets.
+
+Each runs on a port of its own, is waited for by asking it, is stopped by its own process id, and keeps its
+output for the failure's message. Knows nothing of what the tests check.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = Path(sys.executable).parent
+START_SECONDS = 180.0  # the machine may be busy; a start that works takes a few seconds
+STOP_SECONDS = 90.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def clean_environment(settings: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment without what would change the programs, and `settings` on top."""
+    dropped = ("OMNI_JEV_", "LAYA_", "GUNICORN_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+    kept = {name: value for name, value in os.environ.items() if not name.upper().startswith(dropped)}
+    return kept | {"PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"} | dict(settings)
+
+
+def status_of(url: str, path: str = "/health") -> int | None:
+    """The status of one GET, or None where there is no answer."""
+    host, _, port = url.removeprefix("http://").partition("/")[0].rpartition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=10)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 30.0, what: str = "the condition") -> None:
+    """Asks often until `true`, or fails. For states of other processes, which no event here announces."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what} did not come true within {seconds} s")
+        time.sleep(0.02)
+
+
+class Program:
+    """One program as a process group of its own. A context manager; `stop` may be called more than once."""
+
+    def __init__(
+        self,
+        argv: Sequence[str | Path],
+        settings: Mapping[str, str],
+        *,
+        url: str,
+        ready: Callable[[], bool],
+        cwd: Path = ROOT,
+    ) -> None:
+        self.url = url
+        self._output = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(
+            [str(part) for part in argv],
+            cwd=cwd,
+            env=clean_environment(settings),
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            wait_until(lambda: self._ended() or ready(), START_SECONDS, f"{argv[0]} being ready")
+        except AssertionError:
+            self.kill()
+            raise AssertionError(f"{argv[0]} was not ready in time:\n{self.output()[-4000:]}") from None
+        if self._ended():
+            raise AssertionError(f"{argv[0]} ended with {self._process.returncode}:\n{self.output()[-4000:]}")
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def _ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def output(self) -> str:
+        """What it has written so far, standard output and error together; "" once stopped and closed."""
+        if self._output.closed:
+            return ""
+        size = os.fstat(self._output.fileno()).st_size
+        return os.pread(self._output.fileno(), size, 0).decode(errors="replace")
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def wait(self, seconds: float = STOP_SECONDS) -> int:
+        return self._process.wait(seconds)
+
+    def kill(self) -> None:
+        """Ends the whole group at once, as a machine that fails would."""
+        if not self._ended():
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def stop(self) -> int:
+        """SIGTERM, then the exit status. A program that does not end is killed, and that fails the test."""
+        if not self._ended():
+            self._process.terminate()
+        try:
+            return self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"did not stop on SIGTERM:\n{self.output()[-4000:]}") from None
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.stop()
+        finally:
+            self._output.close()
+
+
+def start_jevproxy(backend_url: str, *arguments: str, port: int | None = None, **settings: str) -> Program:
+    """`gunicorn -k gevent jevproxy.wsgi` in the repository's root; `arguments` are gunicorn's."""
+    url = f"http://127.0.0.1:{port or free_port()}"
+    named = {"OMNI_JEV_BIND": url.removeprefix("http://"), "OMNI_JEV_BACKEND_URL": backend_url, **settings}
+    argv = [sys.executable, "-m", "gunicorn", "-k", "gevent", *arguments, "jevproxy.wsgi"]
+    return Program(argv, named, url=url, ready=lambda: status_of(url) is not None)
+
+
+def start_worker(port: int | None = None, **settings: str) -> Program:
+    """`jevworker` on the CPU, with the embedded model where no other is named; ready when it is warm."""
+    url = f"http://127.0.0.1:{port or free_port()}"
+    named = {"LAYA_PORT": url.rpartition(":")[2], "LAYA_DEVICE": "cpu", **settings}
+    return Program([BIN / "jevworker"], named, url=url, ready=lambda: status_of(url) == 200)
+
+
+def nginx_path() -> str:
+    """Debian puts it outside the usual PATH. `.ci/run` installs it where it is missing."""
+    for folder in [*os.environ.get("PATH", "").split(os.pathsep), "/usr/sbin", "/usr/local/sbin"]:
+        if os.access(Path(folder) / "nginx", os.X_OK):
+            return str(Path(folder) / "nginx")
+    raise AssertionError("nginx is needed by these tests: apt-get install nginx-light")
+
+
+def start_nginx(folder: Path, configuration: str, url: str, health: str = "/health") -> Program:
+    """nginx in the foreground with a whole configuration of its own; its files lie in `folder`."""
+    file = folder / "nginx.conf"
+    file.write_text(configuration)
+    argv = [nginx_path(), "-p", f"{folder}/", "-c", str(file), "-g", "daemon off; error_log stderr warn;"]
+    return Program(argv, {}, url=url, ready=lambda: status_of(url, health) is not None)
+
+
+class RawBackend:
+    """A backend of raw sockets: `answer` gets each accepted connection in a thread of its own and may do anything.
+
+    The connection is closed when `answer` returns; an OSError in it counts as the peer's going.
+    """
+
+    def __init__(self, answer: Callable[[socket.socket], None]) -> None:
+        self._answer = answer
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.connections = 0
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
+            with self._lock:
+                self.connections += 1
+                self._open.add(connection)
+                self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            self._answer(connection)
+        except OSError:
+            pass
+        finally:
+            with self._lock:
+                self._open.discard(connection)
+            connection.close()
+
+    def close(self) -> None:
+        """Stops listening, ends every connection, and waits for the threads. May be called more than once."""
+        try:
+            self._listener.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        self._listener.close()
+        self._accepting.join(10)
+        with self._lock:
+            left, threads = list(self._open), list(self._threads)
+        for connection in left:
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+        for thread in threads:
+            thread.join(10)
+
+
+@contextmanager
+def raw_backend(answer: Callable[[socket.socket], None]) -> Iterator[RawBackend]:
+    backend = RawBackend(answer)
+    try:
+        yield backend
+    finally:
+        backend.close()
+
+
+def read_request(connection: socket.socket, buffered: bytes = b"") -> tuple[bytes, bytes, bytes]:
+    """One request off a raw connection: head (with its blank line), body as it came (framing kept), surplus.
+
+    Raises ConnectionError when the peer ends first.
+    """
+    data = buffered
+    while b"\r\n\r\n" not in data:
+        data += _more(connection)
+    head, _, rest = data.partition(b"\r\n\r\n")
+    fields = dict(
+        (name.strip().lower(), value.strip())
+        for name, _, value in (line.partition(b":") for line in head.split(b"\r\n")[1:])
+    )
+    if b"chunked" in fields.get(b"transfer-encoding", b"").lower():
+        while b"\r\n0\r\n\r\n" not in b"\r\n" + rest:
+            rest += _more(connection)
+        end = (b"\r\n" + rest).index(b"\r\n0\r\n\r\n") + 5
+    else:
+        end = int(fields.get(b"content-length", b"0"))
+        while len(rest) < end:
+            rest += _more(connection)
+    return head + b"\r\n\r\n", rest[:end], rest[end:]
+
+
+def _more(connection: socket.socket) -> bytes:
+    data = connection.recv(1 << 16)
+    if not data:
+        raise ConnectionError("the peer ended")
+    return data
