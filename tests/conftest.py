@@ -1,4 +1,4 @@
-"""Fixtures for every test: one worker with the embedded model, and one jevproxy in front of it, for the session."""
+"""Fixtures for every test: one worker with the embedded model, and one jevproxy in front of it."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ def start_nginx(folder: Path, configuration: str, url: str, health: str = "/heal
 
 
 class RawBackend:
-    """A backend of raw sockets: `answer` gets each accepted connection in a thread of its own and may do anything.
+    """A backend of raw sockets: `answer` gets each accepted connection in a thread and may do anything.
 
     The connection is closed when `answer` returns; an OSError in it counts as the peer's going.
     """
@@ -252,10 +252,10 @@ def read_request(connection: socket.socket, buffered: bytes = b"") -> tuple[byte
     while b"\r\n\r\n" not in data:
         data += _more(connection)
     head, _, rest = data.partition(b"\r\n\r\n")
-    fields = dict(
-        (name.strip().lower(), value.strip())
+    fields = {
+        name.strip().lower(): value.strip()
         for name, _, value in (line.partition(b":") for line in head.split(b"\r\n")[1:])
-    )
+    }
     if b"chunked" in fields.get(b"transfer-encoding", b"").lower():
         while b"\r\n0\r\n\r\n" not in b"\r\n" + rest:
             rest += _more(connection)
