@@ -1,0 +1,162 @@
+"""From logits to answers: temperatures, probabilities, confidences, and the two wires' forms.
+
+It knows the figures of the System One contract and those of Laya, and checks what leaves. It must not know
+where logits come from, or HTTP.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from worker.errors import AnswerWrong
+from worker.protocol import Question
+from worker.rows import Logits, text_of
+
+# Outside these bounds a fitted temperature tells more of its fit than of the model (the published
+# checkpoints have one of 0.1, which would print a 0.24 as 0.99).
+TEMPERATURE_RANGE = (0.5, 5.0)
+TYPES = ("choice", "score", "noul")
+
+
+@dataclass(frozen=True, slots=True)
+class Temperatures:
+    """A checkpoint's usable temperatures. `by_type`: choice, score, noul. `by_options`: as "choice:3-5"."""
+
+    by_type: tuple[float, float, float]
+    by_options: Mapping[str, float]
+
+    def of(self, question_type: str, options: int) -> float:
+        """The temperature of a question with so many options."""
+        size = "2" if options <= 2 else "3-5" if options <= 5 else "6-10" if options <= 10 else "11+"
+        return self.by_options.get(f"{question_type}:{size}", self.by_type[TYPES.index(question_type)])
+
+
+def temperatures(by_type: Sequence[Any], by_options: Mapping[str, Any]) -> tuple[Temperatures, list[str]]:
+    """Usable temperatures from a checkpoint's config, and a line for each that had to be replaced."""
+    given = {f"temperature[{TYPES[i]}]": value for i, value in enumerate(by_type)} | dict(by_options)
+    used = {name: _usable(value) for name, value in given.items()}
+    replaced = [
+        f"{name} is {given[name]!r}; {used[name]:g} is used, and confidences may be off"
+        for name in given
+        if isinstance(given[name], bool) or given[name] != used[name]
+    ]
+    first, second, third = (used[f"temperature[{name}]"] for name in TYPES)
+    return Temperatures((first, second, third), {name: used[name] for name in by_options}), replaced
+
+
+def _usable(value: Any) -> float:
+    try:
+        number = 1.0 if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        return 1.0
+    low, high = TEMPERATURE_RANGE
+    return min(high, max(low, number)) if math.isfinite(number) else 1.0
+
+
+def softmax(logits: Sequence[float], temperature: float = 1.0) -> list[float]:
+    """Probabilities that sum to 1 within float rounding; AnswerWrong if a logit is not a finite number."""
+    if not logits or not all(map(math.isfinite, logits)):
+        raise AnswerWrong
+    top = max(logits)
+    weights = [math.exp((logit - top) / temperature) for logit in logits]
+    total = sum(weights)
+    return [weight / total for weight in weights]
+
+
+def choice_confidence(p: Sequence[float]) -> float:
+    """The contract's confidence of a choice: how far the top lies above an even spread, in [0, 1]."""
+    even = 1 / len(p)
+    return 1.0 if len(p) == 1 else min(1.0, max(0.0, (max(p) - even) / (1 - even)))
+
+
+def score_confidence(p: Sequence[float]) -> float:
+    """The contract's confidence of a score: 1 minus the distance from the modal level, against an even spread's."""
+    n = len(p)
+    if n == 1:
+        return 1.0
+    mode = p.index(max(p))
+    spread = sum(q * abs(i - mode) for i, q in enumerate(p))
+    even = sum(abs(i - (n - 1) / 2) for i in range(n)) / n
+    return min(1.0, max(0.0, 1 - spread / even))
+
+
+def entropy_confidence(p: Sequence[float]) -> float:
+    """Laya's confidence of a choice or score: 1 - H(p) / log k, 1 when k is 1."""
+    if len(p) < 2:
+        return 1.0
+    entropy = -sum(q * math.log(min(1.0, max(1e-12, q))) for q in p)
+    return min(1.0, max(0.0, 1 - entropy / math.log(len(p))))
+
+
+def answer(question: Question, logits: Logits, heat: Temperatures, wire: str) -> dict[str, Any]:
+    """The answer to a question in the form of `wire` (jev or laya)."""
+    p = softmax(logits.options, heat.of(question.type, len(logits.options)))
+    act = softmax(logits.actions)[0]
+    form = _laya_answer if wire == "laya" else _jev_answer
+    return form(question, p, act)
+
+
+def _jev_answer(question: Question, p: list[float], act: float) -> dict[str, Any]:
+    own: dict[str, Any] = {"type": question.type}
+    names = question.names
+    if question.type == "noul":
+        own |= {"noul": p[1], "x_laya_confidence": max(p[1], 1 - p[1])}
+    elif question.type == "choice":
+        own |= {
+            "choice": names[p.index(max(p))],
+            "probabilities": dict(zip(names, p)),
+            "confidence": choice_confidence(p),
+            "x_laya_confidence": entropy_confidence(p),
+        }
+    else:
+        own |= {
+            "score": sum(i * q for i, q in enumerate(p)),
+            "legend": dict(zip(names, question.criteria)),
+            "probabilities": dict(zip(names, p)),
+            "confidence": score_confidence(p),
+            "x_laya_confidence": entropy_confidence(p),
+        }
+    return own | {"x_answer_confidence": max(p), "x_act_probability": act}
+
+
+def _laya_answer(question: Question, p: list[float], act: float) -> dict[str, Any]:
+    # laya-serve rounds to 4 decimals, and takes the contract's confidence from the rounded probabilities.
+    names, rounded = question.names, [round(q, 4) for q in p]
+    total = sum(rounded) or 1.0
+    shares = [q / total for q in rounded]
+    ending = {"answer_confidence": round(max(p), 4), "action": {"act_probability": round(act, 4)}}
+    if question.type == "noul":
+        return {
+            "type": "noul",
+            "noul": rounded[1],
+            "confidence": round(max(p[1], 1 - p[1]), 4),
+            **ending,
+        }
+    common = {"probabilities": dict(zip(names, rounded)), "confidence": round(entropy_confidence(p), 4), **ending}
+    if question.type == "choice":
+        own = {"type": "choice", "choice": names[p.index(max(p))], **common}
+        return own | {"x_jev_confidence": round(choice_confidence(shares), 4)}
+    own = {
+        "type": "score",
+        "score": round(sum(i * q for i, q in enumerate(p)), 4),
+        "legend": {name: text_of(level) for name, level in zip(names, question.criteria)},
+        **common,
+    }
+    return own | {"x_jev_confidence": round(score_confidence(shares), 4)}
+
+
+def check(questions: Sequence[Question], answers: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise AnswerWrong unless there is one whole answer for each question, in order, of finite numbers."""
+    if [question.id for question in questions] != list(answers):
+        raise AnswerWrong
+    for question in questions:
+        given = answers[question.id]
+        numbers = [value for value in given.values() if isinstance(value, float)]
+        spread = given.get("probabilities")
+        if question.type != "noul":
+            if spread is None or tuple(spread) != question.names:
+                raise AnswerWrong
+            numbers += spread.values()
+        if given["type"] != question.type or not all(map(math.isfinite, numbers)):
+            raise AnswerWrong

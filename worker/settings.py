@@ -1,0 +1,197 @@
+"""Every setting of the worker: one table, and one function that reads it from a mapping.
+
+It knows the variables' names, defaults and accepted forms. It must not load, open or look for anything: a
+value that means something here may still name a device or a directory that is not there.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from worker.errors import SettingRefused
+
+# The embedded demonstration model, and the published checkpoints by the names that laya-serve gives them.
+# The revisions are the ones that were reviewed; `name=source` loads any other.
+EMBEDDED = "demo"
+KNOWN = {
+    EMBEDDED: str(Path(__file__).with_name("default")),
+    "english": "convaiinnovations/laya@55cf4c4ebb4ebe31b2550e8bdf3bd21b99753851",
+    "multilingual": "convaiinnovations/laya@55cf4c4ebb4ebe31b2550e8bdf3bd21b99753851#multilingual",
+    "typed-decisions": "convaiinnovations/laya-typed-decisions",
+}
+# Names of the hosted models: a client that changes only its base URL asks for one of these.
+ALIASES = ("jev-latest", "jev-preview")
+LEVELS = ("debug", "info", "warning", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """A model to serve: the name that requests use, and where its checkpoint is."""
+
+    name: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The worker's settings. Times in seconds, sizes in bytes unless the name says otherwise."""
+
+    host: str
+    port: int
+    models: tuple[ModelSource, ...]
+    device: str
+    dtype: str
+    threads: int
+    graphs: bool
+    buckets: tuple[int, ...]
+    row_cache: int
+    overtaking: float
+    wire: str
+    overflow: str
+    api_key: str | None = field(repr=False)
+    max_concurrent: int
+    max_body_mb: float
+    body_timeout: float
+    log_level: str
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One variable: the field it fills, its default as text, its reader, its accepted form, its meaning."""
+
+    variable: str
+    field: str
+    default: str
+    read: Callable[[str], Any]
+    accepted: str
+    meaning: str
+
+
+def read(environ: Mapping[str, str]) -> Settings:
+    """Settings from `environ`; a variable that is unset or blank has its default.
+
+    Raises SettingRefused with the variable's name and accepted form, never with the value.
+    """
+    values: dict[str, Any] = {}
+    for knob in KNOBS:
+        text = environ.get(knob.variable, "").strip() or knob.default
+        try:
+            values[knob.field] = knob.read(text)
+        except ValueError:
+            raise SettingRefused(knob.variable, f"expected {knob.accepted}") from None
+    if values["dtype"] == "bf16" and values["device"] == "cpu":
+        raise SettingRefused("LAYA_DTYPE", "bf16 is served on CUDA only; LAYA_DEVICE says cpu")
+    return Settings(**values)
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,9}", text) or not low <= int(text) <= high:
+            raise ValueError
+        return int(text)
+
+    return parse
+
+
+def _number(low: float, high: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text) or not low <= float(text) <= high:
+            raise ValueError
+        return float(text)
+
+    return parse
+
+
+def _one_of(*accepted: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.lower() not in accepted:
+            raise ValueError
+        return text.lower()
+
+    return parse
+
+
+def _matching(pattern: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError
+        return text
+
+    return parse
+
+
+def _switch(text: str) -> bool:
+    if text.lower() not in ("1", "0", "true", "false", "yes", "no", "on", "off"):
+        raise ValueError
+    return text.lower() in ("1", "true", "yes", "on")
+
+
+def _lengths(text: str) -> tuple[int, ...]:
+    if text == "built in":
+        return ()
+    lengths = tuple(_whole(1, 65536)(part.strip()) for part in text.split(","))
+    if list(lengths) != sorted(set(lengths)):
+        raise ValueError
+    return lengths
+
+
+def _threads(text: str) -> int:
+    return 0 if text == "physical cores" else _whole(1, 1024)(text)
+
+
+def _key(text: str) -> str | None:
+    return None if text == "none" else text
+
+
+def _models(text: str) -> tuple[ModelSource, ...]:
+    models = []
+    for entry in text.split(","):
+        name, _, source = (part.strip() for part in entry.partition("="))
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name) or name in ALIASES:
+            raise ValueError
+        if not source and ("=" in entry or name not in KNOWN):
+            raise ValueError
+        models.append(ModelSource(name, source or KNOWN[name]))
+    if len({model.name for model in models}) != len(models):
+        raise ValueError
+    return tuple(models)
+
+
+KNOBS = (
+    Knob("LAYA_HOST", "host", "127.0.0.1", _matching(r"[^\s/]{1,255}"), "an address or a host name",
+         "where it listens"),
+    Knob("LAYA_PORT", "port", "8000", _whole(0, 65535), "a port, 0 to 65535 (0 takes a free one)",
+         "where it listens"),
+    Knob("LAYA_MODELS", "models", EMBEDDED, _models,
+         "name or name=source, comma-separated, each name once; known names: " + ", ".join(KNOWN),
+         "the models to serve; a source is a directory or a hub id with optional @revision and #subfolder; the "
+         "first is the default, also for jev-latest, jev-preview and no model"),
+    Knob("LAYA_DEVICE", "device", "auto", _matching(r"auto|cpu|cuda(:[0-9]{1,3})?"), "auto, cpu, cuda or cuda:N",
+         "where the models run; one asked for and absent stops the start"),
+    Knob("LAYA_DTYPE", "dtype", "fp32", _one_of("fp32", "bf16"), "fp32 or bf16 (bf16 on CUDA only)",
+         "the arithmetic"),
+    Knob("LAYA_THREADS", "threads", "physical cores", _threads, "a whole number, 1 to 1024",
+         "torch threads on the CPU"),
+    Knob("LAYA_GRAPHS", "graphs", "1", _switch, "1 or 0", "CUDA graphs, captured at start; 0 runs eagerly"),
+    Knob("LAYA_BUCKETS", "buckets", "built in", _lengths, "token lengths in rising order, comma-separated",
+         "token lengths that get a CUDA graph"),
+    Knob("LAYA_ROW_CACHE", "row_cache", "4096", _whole(0, 100_000_000), "a whole number, 0 switches it off",
+         "rows whose logits are kept"),
+    Knob("LAYA_OVERTAKING", "overtaking", "0.5", _number(0.0, 0.95), "a number from 0 to 0.95",
+         "the share of the device's time that shorter rows may take from a long one that has begun"),
+    Knob("LAYA_WIRE", "wire", "jev", _one_of("jev", "laya"), "jev or laya",
+         "the answers' form: the hosted contract's, or laya-serve's"),
+    Knob("LAYA_OVERFLOW", "overflow", "truncate", _one_of("truncate", "refuse"), "truncate or refuse",
+         "what happens to text that the model cannot see: cut and reported, or 400"),
+    Knob("LAYA_API_KEY", "api_key", "none", _key, "any text", "the bearer key that requests must carry"),
+    Knob("LAYA_MAX_CONCURRENT", "max_concurrent", "64", _whole(1, 10_000), "a whole number, 1 to 10000",
+         "requests past authentication at once; over it 503 with Retry-After: 1"),
+    Knob("LAYA_MAX_BODY_MB", "max_body_mb", "4", _number(0.001, 1024), "a number of MiB, 0.001 to 1024",
+         "request body, as sent and as decoded; over it 413"),
+    Knob("LAYA_BODY_TIMEOUT", "body_timeout", "10", _number(0.05, 600), "seconds, 0.05 to 600",
+         "time for a request body to arrive; after it 408"),
+    Knob("LAYA_LOG_LEVEL", "log_level", "info", _one_of(*LEVELS), "debug, info, warning or error",
+         "the log on stderr"),
+)  # fmt: skip
