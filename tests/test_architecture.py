@@ -13,9 +13,9 @@ LIMIT = 350
 
 # Lowest first. `gunicorn_conf` stands beside: it may import what any module may, and none imports it.
 ORDER = {
-    "jevproxy": ["errors", "settings", "headers", "body", "upstream", "observe", "app", "wsgi"],
+    "jevproxy": ["errors", "settings", "headers", "body", "client", "upstream", "observe", "app", "wsgi"],
     "worker": [
-        "errors", "settings", "protocol", "rows", "buckets", "answers", "model", "checkpoint",
+        "errors", "settings", "protocol", "rows", "groups", "usage", "buckets", "answers", "model", "checkpoint",
         "graphs", "engine", "lane", "decide", "observe", "app", "wsgi",
     ],
 }  # fmt: skip
