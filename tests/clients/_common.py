@@ -58,7 +58,7 @@ def check(refund, choice, cprobs, score, sprobs, cconf=None, sconf=None, usage=N
 
 
 def run(name, version, good, error):
-    """good() -> (payload, problems); error() -> dict with status/message, or raises to mean 'no error was surfaced'."""
+    """good() -> (payload, problems); error() -> dict with status, or raises: no error was surfaced."""
     out = {"client": name, "version": version, "base_url": BASE}
     try:
         payload, bad = good()
