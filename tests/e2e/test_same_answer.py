@@ -1,4 +1,4 @@
-"""What a client gets through jevproxy is what the worker said: status, content type and body, byte for byte."""
+"""What a client gets through jevproxy is what the worker said: status, content type and body bytes."""
 
 from __future__ import annotations
 

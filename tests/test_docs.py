@@ -1,0 +1,118 @@
+"""What the documentation says is true: links, settings, commands, and the answer that the README shows."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jevproxy.settings
+import worker.settings
+from tests.servers import ROOT, Program
+
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "deploy").rglob("*.md")])
+TEXTS = {page.relative_to(ROOT).as_posix(): page.read_text() for page in PAGES}
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that a page's headings get, by the usual rule."""
+    headings = re.findall(r"^#+ (.+)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_links_lead_somewhere(name: str) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", TEXTS[name]):
+        if target.startswith(("http:", "https:", "mailto:")):
+            continue
+        file, _, anchor = target.partition("#")
+        path = (ROOT / name).parent / file if file else ROOT / name
+        assert path.exists(), target
+        if anchor:
+            assert anchor in anchors(path.read_text()), target
+
+
+def cell(text: str) -> str:
+    return text.replace("|", "\\|") or "none"
+
+
+def proxy_rows() -> list[str]:
+    return [
+        f"| {knob.variable} | {cell(knob.default)} | {cell(knob.meaning)} |"
+        for knob in jevproxy.settings.KNOBS
+    ]
+
+
+def worker_rows() -> list[str]:
+    return [
+        f"| {knob.variable} | {cell(knob.default)} | {cell(knob.accepted)} | {cell(knob.meaning)} |"
+        for knob in worker.settings.KNOBS
+    ]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "rows"), [("OMNI_JEV_", proxy_rows()), ("LAYA_", worker_rows())], ids=["jevproxy", "worker"]
+)
+def test_the_settings_tables_are_the_code(prefix: str, rows: list[str]) -> None:
+    shown = [line for line in TEXTS["docs/settings.md"].splitlines() if line.startswith(f"| {prefix}")]
+    assert shown == rows, "docs/settings.md should have:\n" + "\n".join(rows)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_variables_that_are_named_exist(name: str) -> None:
+    known = {knob.variable for knob in (*jevproxy.settings.KNOBS, *worker.settings.KNOBS)}
+    assert set(re.findall(r"\b(?:OMNI_JEV|LAYA)_[A-Z_]*[A-Z]\b", TEXTS[name])) <= known
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_commands_that_are_named_exist(name: str) -> None:
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(ROOT / "tox.ini")
+    environments = set(re.findall(r"\w+", " ".join(tox.sections()) + tox["tox"]["env_list"]))
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M))
+    assert set(re.findall(r"(?:tox|deploy/test) -e (\w+)", TEXTS[name])) <= environments
+    assert set(re.findall(r"`make (\w+)", TEXTS[name])) <= targets
+    for path in re.findall(r"`((?:deploy|docs|tests|jevproxy|worker|\.ci)/[\w./@-]+)`", TEXTS[name]):
+        assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_no_path_of_one_machine_is_named(name: str) -> None:
+    assert not re.findall(r"/(?:root|home|work|tmp)/\w+", TEXTS[name])
+
+
+def same(shown: Any, real: Any) -> bool:
+    """Equal, with room for the arithmetic of another processor in the numbers."""
+    if isinstance(shown, dict):
+        return (
+            isinstance(real, dict)
+            and list(shown) == list(real)
+            and all(same(shown[k], real[k]) for k in shown)
+        )
+    if isinstance(shown, list):
+        return isinstance(real, list) and len(shown) == len(real) and all(map(same, shown, real))
+    if isinstance(shown, float):
+        return isinstance(real, (int, float)) and abs(shown - real) < 1e-3
+    return bool(shown == real)
+
+
+def test_the_readme_answer_is_the_real_one(deployed: Program) -> None:
+    """The first ```console block holds one command, then its output."""
+    block = re.search(r"```console\n\$ (.+?)\n(\{.+?\n\})\n```", TEXTS["README.md"], re.S)
+    assert block
+    command = shlex.split(block[1].replace("\\\n", " ").replace("http://127.0.0.1:8080", deployed.url))
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    real, shown = json.loads(done.stdout), json.loads(block[2])
+    assert same(shown, real), json.dumps(real, indent=2)
+
+
+def test_the_readme_shows_every_top_level_name() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in {Path(line).parts[0] for line in listed.splitlines()}:
+        assert f"`{name}" in TEXTS["README.md"], name
