@@ -1,0 +1,204 @@
+"""The Flask application: which paths are forwarded, what is answered here, and how an answer leaves.
+
+Knows Flask. Must not know how the backend is spoken to.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Any
+
+import flask
+from flask.sessions import SessionInterface
+from werkzeug.datastructures import Headers
+from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import MethodNotAllowed as NoSuchMethod
+from werkzeug.exceptions import NotFound as NoSuchPath
+
+from .client import Client
+from .errors import MethodNotAllowed, NotFound, ProxyError, error_body
+from .exchange import Exchange, Slots
+from .headers import Fields, request_id
+from .observe import CONTENT_TYPE, Observer, Record
+from .settings import Route, Settings
+from .upstream import Backend
+
+HEALTH = Route("GET", "/health", admitted=False)
+
+
+class Answer(flask.Response):
+    """What leaves for one request: status, header fields as they are, body pieces as they come."""
+
+    def __init__(self, status: int, reason: str, fields: Fields, body: Iterable[bytes], exchange: Exchange | None = None):
+        # werkzeug's own __init__ is left out: it would guess a content type and a length, and wrap the body.
+        self.headers = Headers(fields)
+        self._status_code = status
+        self._status = f"{status} {reason}"
+        self.body = body
+        self.exchange = exchange
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> "Delivery":
+        client, record = environ["jevproxy.client"], environ["jevproxy.record"]
+        record.status = self._status_code
+        delivery = Delivery(self, client, record, environ["jevproxy.observer"])
+        start_response(self._status, list(self.headers))
+        return delivery
+
+
+class Delivery:
+    """The one owner of an answer on its way: ends exchange, log line and connection once, however it ends."""
+
+    def __init__(self, answer: Answer, client: Client, record: Record, observer: Observer) -> None:
+        self._pieces = iter(answer.body if record.method != "HEAD" else ())
+        self._exchange = answer.exchange
+        self._client = client
+        self._record = record
+        self._observer = observer
+        self._lingers = client.sends_more()
+        self._exhausted = False
+        if self._lingers:
+            client.close_after_response()
+
+    def __iter__(self) -> "Delivery":
+        return self
+
+    def __next__(self) -> bytes:
+        try:
+            piece = next(self._pieces)
+        except StopIteration:
+            self._exhausted = True
+            raise
+        except ProxyError as error:
+            # Mid-body there is no status left to give. An OSError of this number makes the server close without a word.
+            self._record.kind = error.kind
+            raise ConnectionResetError(104, "cut") from error
+        self._record.sent += len(piece)
+        return piece
+
+    def close(self) -> None:
+        if self._observer is None:
+            return
+        observer, self._observer = self._observer, None  # type: ignore[assignment]
+        if not self._exhausted:
+            self._record.kind = self._record.kind or "client_gone"
+            self._client.cut()
+        if self._exchange:
+            self._exchange.close()
+        observer.finish(self._record)
+        if self._lingers:
+            self._client.linger()
+
+
+class NoSessions(SessionInterface):
+    """There are no user sessions here: without this, Flask would look for one in each request."""
+
+    def open_session(self, app: flask.Flask, request: flask.Request) -> Any:
+        return _NO_SESSION
+
+    def is_null_session(self, obj: object) -> bool:
+        return True
+
+
+_NO_SESSION: Any = object()
+
+
+def create_app(settings: Settings, observer: Observer | None = None) -> flask.Flask:
+    """The application for one set of settings: routes forwarded to the backend, health, and metrics."""
+    observer = observer or Observer()
+    backend = Backend(settings.backend_url, settings.pool_idle, settings.max_concurrent)
+    slots = Slots(settings.max_concurrent, observer)
+    app = flask.Flask("jevproxy", static_folder=None)
+    app.extensions["jevproxy"] = observer
+    app.session_interface = NoSessions()
+    app.response_class = Answer
+    # Werkzeug would answer a doubled slash by a redirect: a path is forwarded as it is, or is unknown.
+    app.url_map.merge_slashes = False
+    app.url_map.strict_slashes = False
+
+    def forward(route: Route, timeout: float) -> Callable[..., Answer]:
+        def view(**_: str) -> Answer:
+            environ = flask.request.environ
+            record = environ["jevproxy.record"]
+            record.route = f"{route.method} {route.path}"
+            environ["jevproxy.route"] = route
+            exchange = Exchange(backend, slots, settings, environ["jevproxy.client"], record)
+            environ["jevproxy.exchange"] = exchange
+            status, reason, fields = exchange.begin(route, _target(environ), environ["wsgi.input"], timeout)
+            return Answer(status, reason, fields, exchange, exchange)
+
+        return view
+
+    for route in (*settings.routes, HEALTH):
+        app.add_url_rule(
+            route.path.replace("*", "<path:rest>"),
+            endpoint=f"{route.method} {route.path}",
+            view_func=forward(route, settings.health_timeout if route is HEALTH else settings.timeout),
+            methods=[route.method],
+            provide_automatic_options=False,
+        )
+
+    @app.get("/metrics", provide_automatic_options=False)
+    def metrics() -> Answer:
+        flask.request.environ["jevproxy.record"].route = "GET /metrics"
+        return _own(200, CONTENT_TYPE, observer.metrics())
+
+    @app.errorhandler(ProxyError)
+    def failed(error: ProxyError) -> Answer:
+        environ = flask.request.environ
+        record = environ["jevproxy.record"]
+        record.kind = error.kind
+        route = environ.get("jevproxy.route")
+        body = error_body(error.status, error.error_type, error.message, record.request_id, bool(route and route.openai))
+        answer = _own(error.status, "application/json", body, [*error.headers(), ("X-Request-Id", record.request_id)])
+        return answer
+
+    @app.errorhandler(HTTPException)
+    def refused(error: HTTPException) -> Answer:
+        if isinstance(error, NoSuchMethod):
+            return failed(MethodNotAllowed(sorted(set(error.valid_methods or ()))))
+        if isinstance(error, NoSuchPath):
+            return failed(NotFound())
+        raise error
+
+    @app.errorhandler(Exception)
+    def broken(error: Exception) -> Answer:
+        app.logger.exception("request %s failed", flask.request.environ["jevproxy.record"].request_id)
+        return failed(ProxyError())
+
+    serve = app.wsgi_app
+
+    def with_client(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        client = Client(environ, start_response)
+        environ["jevproxy.client"] = client
+        environ["jevproxy.observer"] = observer
+        environ["jevproxy.record"] = Record(
+            environ["REQUEST_METHOD"], environ["PATH_INFO"], request_id(client.fields), time.perf_counter()
+        )
+        try:
+            return serve(environ, start_response)
+        except BaseException:  # such as a header field that gunicorn refuses to send: nobody will close the answer
+            if "jevproxy.exchange" in environ:
+                environ["jevproxy.exchange"].close()
+            raise
+
+    app.wsgi_app = with_client  # type: ignore[method-assign]
+    return app
+
+
+def _own(status: int, content_type: str, body: bytes, fields: Fields | None = None) -> Answer:
+    """An answer of this program's own."""
+    own = [("Date", formatdate(usegmt=True)), ("Content-Type", content_type), ("Content-Length", str(len(body)))]
+    return Answer(status, HTTPStatus(status).phrase if status != 499 else "Client Gone", own + (fields or []), [body])
+
+
+def _target(environ: dict[str, Any]) -> str:
+    """Path and query as the client wrote them: decoding and encoding them again might change them."""
+    target = environ.get("RAW_URI") or ""
+    if target.startswith("/"):
+        return target
+    if "://" in target:  # absolute-form, RFC 9112 section 3.2.2
+        rest = target.partition("://")[2]
+        return "/" + rest.partition("/")[2]
+    query = environ.get("QUERY_STRING")
+    return environ["PATH_INFO"] + (f"?{query}" if query else "")

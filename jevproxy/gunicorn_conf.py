@@ -1,0 +1,75 @@
+"""gunicorn's own settings for jevproxy. Its defaults bind to the backend's port, log no JSON, and trust headers."""
+
+import math
+import shutil
+import signal
+from typing import Any
+
+from .settings import SettingsError, load, metrics_directory
+
+try:
+    _settings = load()
+except SettingsError as error:
+    raise SystemExit(f"jevproxy: {error}") from None
+
+_metrics_directory, _made_here = metrics_directory()
+
+bind = _settings.bind
+worker_class = "gevent"
+proc_name = "jevproxy"
+# Connections, not exchanges: those that wait in keep-alive, or are shed, need a place as well.
+worker_connections = 8192
+# Longer than nginx keeps its upstream connections (60 s), so that it is never we who close one as it is used.
+keepalive = 75
+graceful_timeout = max(1, math.ceil(_settings.drain))
+errorlog = "-"
+accesslog = None  # jevproxy writes its own
+limit_request_line = 8190
+# Header fields cross as they are, underscores included; no field is taken as a fact about the connection.
+header_map = "dangerous"
+forwarded_allow_ips = ""
+forwarder_headers = ""
+secure_scheme_headers: dict[str, str] = {}
+control_socket_disable = True
+
+
+def pre_request(worker: Any, request: Any) -> None:
+    """Keep every header field for the backend; show WSGI only those that it can name without confusion.
+
+    SCRIPT_NAME as a header field would otherwise change the path, and A_B could pass for A-B.
+    """
+    if any("_" in name for name, _ in request.headers):
+        request.jevproxy_fields = request.headers
+        request.headers = [(name, value) for name, value in request.headers if "_" not in name]
+
+
+def post_worker_init(worker: Any) -> None:
+    from .server import (
+        install,  # gunicorn loads this file in its master, where gevent has not patched anything
+    )
+
+    install(worker, worker.wsgi.extensions["jevproxy"])
+
+
+def when_ready(server: Any) -> None:
+    """Make a second SIGTERM end at once what the first one is draining, as SIGQUIT does."""
+    seen = []
+
+    def terminate(number: int, frame: Any) -> None:
+        server.signal(signal.SIGQUIT if seen else number, frame)
+        seen.append(number)
+
+    signal.signal(signal.SIGTERM, terminate)
+
+
+def child_exit(server: Any, worker: Any) -> None:
+    from prometheus_client.multiprocess import (
+        mark_process_dead,  # reads the directory's name when it is imported
+    )
+
+    mark_process_dead(worker.pid, path=_metrics_directory)
+
+
+def on_exit(server: Any) -> None:
+    if _made_here:
+        shutil.rmtree(_metrics_directory, ignore_errors=True)

@@ -1,0 +1,148 @@
+"""gunicorn's gevent worker, where its own behaviour falls short of what jevproxy promises.
+
+Knows gunicorn's worker, request and response objects, and what stopping means for connections. Must not know routes
+or the backend. Everything is put on one worker by `install`, after it has loaded the application.
+"""
+
+import socket
+import time
+from typing import Any
+
+import gevent
+from gevent import getcurrent
+from gunicorn.http import errors, wsgi
+
+from .client import linger, peek
+from .errors import error_body
+from .headers import request_id
+from .observe import Observer, Record
+
+# Once stopping, an idle connection is given this long to send a request and be told to close; then it is closed.
+IDLE_GRACE = 1.0
+
+# What the server refuses before there is a request: exception, status, reason, words.
+REFUSALS = (
+    (errors.LimitRequestLine, 414, "URI Too Long", "The request line is too long."),
+    (errors.LimitRequestHeaders, 431, "Request Header Fields Too Large", "The header fields are too large."),
+    (errors.ExpectationFailed, 417, "Expectation Failed", "Only 100-continue can be expected."),
+    (errors.ParseException, 400, "Bad Request", "The request is not well-formed HTTP."),
+)
+
+
+class _Gathered:
+    """Stands in for a socket while a response's first bytes are put together."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.sendall = self.parts.append
+
+
+class Response(wsgi.Response):
+    """gunicorn's response, with the application's header fields alone, and head and first piece in one packet."""
+
+    def default_headers(self) -> list[str]:
+        lines = [
+            f"HTTP/{self.req.version[0]}.{self.req.version[1]} {self.status}\r\n",
+            "Connection: close\r\n" if self.should_close() else "Connection: keep-alive\r\n",
+        ]
+        if self.chunked:
+            lines.append("Transfer-Encoding: chunked\r\n")
+        return lines
+
+    def write(self, arg: bytes) -> None:
+        if self.headers_sent:
+            super().write(arg)
+            return
+        sock, gathered = self.sock, _Gathered()
+        self.sock = gathered
+        try:
+            super().write(arg)
+        finally:
+            self.sock = sock
+        sock.sendall(b"".join(gathered.parts))
+
+
+class Waiting(gevent.Timeout):
+    """The wait for a connection's next request: gunicorn's keep-alive timeout, and known to be idle meanwhile."""
+
+    idle: set[socket.socket]
+    sockets: dict[Any, socket.socket]
+
+    def __enter__(self) -> Any:
+        self._socket = self.sockets[getcurrent()]
+        self.idle.add(self._socket)
+        return super().__enter__()
+
+    def __exit__(self, *exc_info: Any) -> Any:
+        self.idle.discard(self._socket)
+        return super().__exit__(*exc_info)
+
+
+def install(worker: Any, observer: Observer) -> None:
+    """Put the behaviour of this module on a gunicorn gevent worker."""
+    wsgi.Response = Response
+    idle: set[socket.socket] = set()
+    sockets: dict[Any, socket.socket] = {}
+    bounded = type("Waiting", (Waiting,), {"idle": idle, "sockets": sockets})
+    handle = worker.handle
+
+    def handle_tracked(listener: Any, client: socket.socket, address: Any) -> None:
+        sockets[getcurrent()] = client
+        try:
+            handle(listener, client, address)
+        finally:
+            del sockets[getcurrent()]
+
+    def handle_error(request: Any, client: socket.socket, address: Any, error: BaseException) -> None:
+        refuse(client, request, error, observer, worker.log)
+
+    worker.handle = handle_tracked
+    worker.handle_error = handle_error
+    worker.timeout_ctx = lambda: bounded(worker.cfg.keepalive, False)
+    gevent.spawn(_close_idle, worker, idle)
+
+
+def _close_idle(worker: Any, idle: set[socket.socket]) -> None:
+    """Once the worker stops, end the connections that wait for a request nobody sends: they would hold up its end."""
+    while worker.alive:
+        gevent.sleep(0.1)
+    gevent.sleep(IDLE_GRACE)
+    while True:
+        for sock in list(idle):
+            if peek(sock) is None:  # nothing has arrived: no request is lost
+                try:
+                    sock.shutdown(socket.SHUT_RD)  # its greenlet reads the end, and closes
+                except OSError:
+                    pass
+        gevent.sleep(0.1)
+
+
+def refuse(client: Any, request: Any, error: BaseException, observer: Observer, log: Any) -> None:
+    """Answer what cannot become a request, or failed outside the application, in the wire contract's JSON; then close."""
+    for kind, status, reason, words in REFUSALS:
+        if isinstance(error, kind):
+            error_type = "invalid_request"
+            break
+    else:
+        status, reason, words, error_type = 500, "Internal Server Error", "The proxy failed.", "internal_error"
+        log.error("A request failed outside the application.", exc_info=error)
+    record = Record(
+        getattr(request, "method", None) or "-",
+        getattr(request, "path", None) or "-",
+        request_id(getattr(request, "headers", ())),
+        time.perf_counter(),
+        status=status,
+        kind="refused" if status < 500 else "internal",
+    )
+    body = error_body(status, error_type, words, record.request_id)
+    head = (
+        f"HTTP/1.1 {status} {reason}\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\nX-Request-Id: {record.request_id}\r\n\r\n"
+    )
+    try:
+        client.sendall(head.encode("latin-1") + body)
+        record.sent = len(body)
+        linger(client)
+    except OSError:
+        pass
+    observer.finish(record)

@@ -1,0 +1,323 @@
+"""The backend: one pooled requests.Session, one attempt, and what can go wrong on its side.
+
+Alone knows requests, urllib3 and http.client, and turns their exceptions into ours. Must not know Flask, the routes
+or the client.
+"""
+
+import http.client
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+import urllib3
+from gevent import getcurrent
+from requests.adapters import HTTPAdapter
+
+from .body import RequestBody
+from .client import Watch, peek
+from .errors import BackendBroken, BackendUnreachable, BadRequest, ProxyError
+from .headers import Fields
+
+PIECE = 64 * 1024
+# GET /health and GET /v1/models are outside admission: room for theirs beside the admitted exchanges' connections.
+SPARE_CONNECTIONS = 64
+# How long a backend's observed idle limit is believed.
+RELEARN = 300.0
+
+
+class IdleLimit:
+    """How long an idle connection may rest and still be used, in seconds.
+
+    A request that meets a connection in the moment its backend closes it cannot be saved: it may have been read,
+    and must not be sent twice. So the limit stays below the backend's own, which is learned where it shows: after
+    a close seen at some idle time, only half of that is believed, for RELEARN seconds.
+    """
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._configured = self._current = seconds
+        self._clock = clock
+        self._learned_at = 0.0
+
+    def allows(self, idle: float) -> bool:
+        if self._current < self._configured and self._clock() - self._learned_at > RELEARN:
+            self._current = self._configured
+        return idle < self._current
+
+    def closed_after(self, idle: float) -> None:
+        """The backend closed a connection that had been idle for so long, or less."""
+        self._current = min(self._current, idle / 2)
+        self._learned_at = self._clock()
+
+
+class _EarlyAnswer(Exception):
+    """The backend answers, or closes, while the request body is still being sent."""
+
+
+class _InterimSkipped(http.client.HTTPResponse):
+    """http.client passes over 100 Continue alone; 102 and 103 are interim responses as well (RFC 9110 15.2)."""
+
+    def _read_status(self) -> tuple[str, int, str]:
+        version, status, reason = super()._read_status()  # type: ignore[misc]
+        while status in (102, 103):
+            http.client.parse_headers(self.fp)
+            version, status, reason = super()._read_status()  # type: ignore[misc]
+        return version, status, reason
+
+
+class _Kept:
+    """What both kinds of connection add to urllib3's: when it was last used, and whether it still can be."""
+
+    response_class = _InterimSkipped
+    idle_limit: IdleLimit
+    idle_since = 0.0
+    sock: Any
+
+    @property
+    def is_connected(self) -> bool:
+        if self.sock is None:
+            return False
+        idle = time.monotonic() - self.idle_since
+        if not self.idle_limit.allows(idle):
+            return False
+        if isinstance(self.sock, ssl.SSLSocket):
+            return super().is_connected  # type: ignore[misc]
+        if peek(self.sock) is not None:  # closed, or bytes that nobody asked for
+            self.idle_limit.closed_after(idle)
+            return False
+        return True
+
+    def send(self, data: bytes) -> None:
+        """http.client's way out, used for the head alone: kept back, to leave in one packet with the body."""
+        self.head = data
+
+
+class PlainConnection(_Kept, urllib3.connection.HTTPConnection):
+    """A connection to an http backend."""
+
+
+class TLSConnection(_Kept, urllib3.connection.HTTPSConnection):
+    """A connection to an https backend."""
+
+
+class PlainPool(urllib3.HTTPConnectionPool):
+    """Connections to an http backend."""
+
+    ConnectionCls = PlainConnection  # type: ignore[assignment]
+
+
+class TLSPool(urllib3.HTTPSConnectionPool):
+    """Connections to an https backend."""
+
+    ConnectionCls = TLSConnection  # type: ignore[assignment]
+
+
+class BackendResponse(requests.Response):
+    """A response whose body is still to be read. It owns its connection until `close`.
+
+    `fields` are the header fields in order. `length` is the body's bytes, None where chunks or the connection's
+    end delimit it.
+    """
+
+    def __init__(self, raw: http.client.HTTPResponse, give_back: Callable[[bool], None]) -> None:
+        # requests.Response.__init__ is left out: it builds a cookie jar and a header map for each response.
+        self.raw = raw
+        self.history = []
+        self.status_code = raw.status
+        self.reason = raw.reason
+        self.fields: Fields = list(raw.headers.raw_items())
+        self.length: int | None = None if raw.chunked else raw.length
+        self._content = False
+        self._content_consumed = False
+        self._give_back: Callable[[bool], None] | None = give_back
+        self._whole = self.length == 0
+        if self._whole:
+            self.close()
+
+    def read_some(self) -> bytes:
+        """The next bytes as they arrive, empty at the end. Raises BackendBroken if the body was cut short."""
+        if self._whole:
+            return b""
+        try:
+            piece = self.raw.read1(PIECE)
+        except ProxyError:
+            raise
+        except (http.client.HTTPException, OSError, ValueError):
+            raise BackendBroken("cut") from None
+        if not piece and self.raw.length:
+            raise BackendBroken("cut")
+        if not piece or self.raw.length == 0:
+            self._whole = True
+            self.close()
+        return piece
+
+    def close(self) -> None:
+        """Give the connection back if the body was read whole, else end it. May be called more than once."""
+        give_back, self._give_back = self._give_back, None
+        if give_back:
+            reusable = self._whole and not self.raw.will_close
+            self.raw.close()
+            give_back(reusable)
+
+
+class BackendAdapter(HTTPAdapter):
+    """requests' transport with one pool, headers sent exactly as given, and bodies streamed in both directions."""
+
+    def __init__(self, root: str, pool_idle: float, connections: int) -> None:
+        self._root = root
+        super().__init__(pool_connections=1, pool_maxsize=connections, max_retries=0)
+        self.pool = self.poolmanager.connection_from_url(root)
+        self.idle_limit = IdleLimit(pool_idle)
+
+    def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **kwargs: Any) -> None:
+        if self._root.startswith("https:"):
+            # OpenSSL's own trust store, so that an operator's private authority counts; requests would bring its own.
+            kwargs["ssl_context"] = ssl.create_default_context()
+        super().init_poolmanager(connections, maxsize, block, **kwargs)
+        self.poolmanager.pool_classes_by_scheme = {"http": PlainPool, "https": TLSPool}
+
+    def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> BackendResponse:
+        """Send `request`, whose `headers` are Fields and `body` a RequestBody or None; one attempt.
+
+        Raises BackendUnreachable, BackendBroken, and whatever the body raises while it arrives.
+        """
+        body: RequestBody | None = request.body  # type: ignore[assignment]
+        pieces = iter(body) if body is not None else iter(())
+        first = next(pieces, b"")  # before a connection is taken: a client that sends nothing holds none
+        connection: Any = self.pool._get_conn()
+        connection.idle_limit = self.idle_limit
+        reused = connection.sock is not None
+        try:
+            if not reused:
+                _connect(connection)
+            whole = _send(connection, request, request.url[len(self._root) :], first, pieces)
+            raw = _receive(connection, reused)
+        except BaseException:
+            self._give_back(connection, False)
+            raise
+        return BackendResponse(raw, lambda intact: self._give_back(connection, intact and whole))
+
+    def _give_back(self, connection: Any, reusable: bool) -> None:
+        if reusable:
+            connection.idle_since = time.monotonic()
+        else:
+            connection.close()
+        if self.pool.pool.full():  # more exchanges outside admission than there is room for
+            connection.close()
+        else:
+            self.pool._put_conn(connection)
+
+
+def _connect(connection: Any) -> None:
+    try:
+        connection.connect()
+    except ProxyError:
+        raise
+    except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+        refused = BackendUnreachable()
+        if isinstance(error, (ssl.SSLError, urllib3.exceptions.SSLError)):
+            refused.kind = "tls"
+        raise refused from error
+
+
+def _send(connection: Any, request: Any, target: str, first: bytes, pieces: Iterator[bytes]) -> bool:
+    """Send head and body; False if the backend answered, or gave up, before it had the whole body."""
+    chunked = request.body is not None and request.body.length is None
+    try:
+        connection.putrequest(request.method, target, skip_host=True, skip_accept_encoding=True)
+        for name, value in request.headers:
+            connection.putheader(name, value)
+        if chunked:
+            connection.putheader("Transfer-Encoding", "chunked")
+        connection.endheaders()
+    except (ValueError, http.client.HTTPException):
+        raise BadRequest("The request's path or a header field is not well-formed.") from None
+    watch = None
+    try:
+        connection.sock.sendall(connection.head + _framed(first, chunked))
+        if request.body is None or (request.body.complete and not chunked):
+            return True
+        if not isinstance(connection.sock, ssl.SSLSocket):  # a TLS record need not mean an answer
+            sender = getcurrent()
+            watch = Watch(connection.sock, lambda _: sender.throw(_EarlyAnswer()))
+        for piece in pieces:
+            connection.sock.sendall(_framed(piece, chunked))
+        if chunked:
+            connection.sock.sendall(b"0\r\n\r\n")
+        return True
+    except ProxyError:
+        raise
+    except (_EarlyAnswer, OSError):
+        return False  # what the backend has to say about it comes next
+    finally:
+        if watch:
+            watch.stop()
+
+
+def _receive(connection: Any, reused: bool) -> http.client.HTTPResponse:
+    try:
+        raw = http.client.HTTPConnection.getresponse(connection)
+    except ProxyError:
+        raise
+    except (http.client.HTTPException, OSError, ValueError) as error:
+        if isinstance(error, ConnectionError):
+            if reused:
+                connection.idle_limit.closed_after(0.0)
+            raise BackendBroken("closed") from error
+        raise BackendBroken("protocol") from error
+    lengths = raw.headers.get_all("content-length", ())
+    # RFC 9112 section 6.3: a length that is no number, or more than one, leaves the body's end unknown.
+    well_framed = raw.chunked or not lengths or (len(lengths) == 1 and lengths[0].strip().isdecimal())
+    if raw.status < 200 or raw.headers.defects or not well_framed:
+        raise BackendBroken("protocol")
+    return raw
+
+
+def _framed(piece: bytes, chunked: bool) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(piece), piece) if chunked and piece else piece
+
+
+class _StatelessSession(requests.Session):
+    """A Session without a memory: nothing from the environment, no cookies kept, no redirect followed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trust_env = False
+        self.headers.clear()
+
+    def get_redirect_target(self, resp: requests.Response) -> None:
+        """Redirects are relayed to the client, which may follow them."""
+        return None
+
+
+class Backend:
+    """The one backend. `exchange` is safe to call from any number of greenlets."""
+
+    def __init__(self, url: str, pool_idle: float, max_concurrent: int) -> None:
+        parts = urlsplit(url)
+        self._prefix = parts.path
+        self._root = f"{parts.scheme}://{parts.netloc}"
+        self._host = parts.netloc
+        self._session = _StatelessSession()
+        self._session.adapters.clear()
+        self._session.mount(self._root, BackendAdapter(self._root, pool_idle, max_concurrent + SPARE_CONNECTIONS))
+
+    def exchange(
+        self, method: str, target: str, fields: Fields, body: RequestBody | None
+    ) -> BackendResponse:
+        """Send one request to `target` (path and query, as the client wrote them), and read the response's head.
+
+        `fields` as `headers.to_backend` gives them. Raises the errors of BackendAdapter.send.
+        """
+        request = requests.PreparedRequest()
+        request.method = method
+        request.url = self._root + self._prefix + target
+        request.headers = [("Host", self._host), *fields]  # type: ignore[assignment]
+        request.body = body  # type: ignore[assignment]
+        request.hooks = {}
+        return self._session.send(request, stream=True, allow_redirects=False, verify=True, cert=None, proxies={})  # type: ignore[return-value]
+
+    def close(self) -> None:
+        self._session.close()
