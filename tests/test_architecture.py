@@ -15,15 +15,15 @@ LIMIT = 350
 ORDER = {
     "jevproxy": ["errors", "settings", "headers", "body", "client", "upstream", "observe", "app", "wsgi"],
     "worker": [
-        "errors", "settings", "protocol", "rows", "groups", "usage", "buckets", "answers", "model", "checkpoint",
-        "graphs", "engine", "lane", "decide", "observe", "app", "wsgi",
+        "errors", "settings", "protocol", "rows", "groups", "usage", "buckets", "answers", "encoders", "model",
+        "folder", "checkpoint", "graphs", "engine", "lane", "decide", "observe", "app", "wsgi",
     ],
 }  # fmt: skip
 BESIDE = {"gunicorn_conf", "compare"}
 
 # Who may import what. A name that is not here is open to every module.
 ONLY = {
-    "torch": {"worker.model", "worker.checkpoint", "worker.graphs", "worker.engine"},
+    "torch": {"worker.encoders", "worker.model", "worker.checkpoint", "worker.graphs", "worker.engine"},
     "transformers": {"worker.model", "worker.checkpoint"},
     "flask": {"jevproxy.app", "worker.app"},
     "requests": {"jevproxy.upstream"},

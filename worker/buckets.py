@@ -1,0 +1,44 @@
+"""Which rows share a pass: arithmetic on token counts.
+
+It knows lengths and counts. It must not know rows' owners, tensors or devices.
+"""
+
+from bisect import bisect_left
+from dataclasses import dataclass
+
+# Token lengths of the built-in buckets: fine where short decisions lie, since padding is pure cost there.
+LENGTHS = (32, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512, 768, 1024)
+COUNTS = (1, 2, 4, 8, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """The lengths and row counts that passes come in.
+
+    `lengths` and `counts` ascend. `tokens`: the most tokens that rows of one pass may have together, where a
+    pass of more takes longer than it saves; one row is always allowed.
+    """
+
+    lengths: tuple[int, ...] = LENGTHS
+    counts: tuple[int, ...] = COUNTS
+    tokens: int = 1 << 20
+
+    def of(self, tokens: int, options: int) -> int | None:
+        """The smallest bucket length for a row of so many tokens and options; None if none fits."""
+        index = bisect_left(self.lengths, tokens)
+        while index < len(self.lengths) and options > slots(self.lengths[index]):
+            index += 1
+        return self.lengths[index] if index < len(self.lengths) else None
+
+    def most(self, length: int) -> int:
+        """How many rows of at most `length` tokens one pass may take."""
+        return max(1, min(self.counts[-1], self.tokens // length))
+
+    def count(self, rows: int) -> int:
+        """The smallest bucket count for so many rows."""
+        return self.counts[bisect_left(self.counts, rows)]
+
+
+def slots(length: int) -> int:
+    """How many options a bucket of this length has room for: nearly all take two tokens or more."""
+    return max(4, min(256, length // 2))

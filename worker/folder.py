@@ -1,0 +1,175 @@
+"""A checkpoint's folder: where a source lies, and its configs and tokenizer, read strictly.
+
+It knows files, keys and names. It must not know tensors, requests or the device. Nothing is ever written into
+a checkpoint's folder: it may be a read-only cache that others share.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from worker.errors import CheckpointRefused
+
+CONFIG, WEIGHTS = "rl_agent_config.json", "model.safetensors"
+ENCODER, TOKENIZER = "encoder/config.json", "tokenizer/tokenizer.json"
+TOKENIZER_CONFIG, SPECIAL_TOKENS = "tokenizer/tokenizer_config.json", "tokenizer/special_tokens_map.json"
+FILES = (CONFIG, WEIGHTS, "encoder/*", "tokenizer/*")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """`rl_agent_config.json`. Temperatures are as the file has them, not clamped."""
+
+    encoder: str
+    head_layers: int
+    act_costs: Mapping[str, float]
+    max_len: int
+    head_max_len: int
+    temperature: tuple[Any, Any, Any]
+    temperature_by_options: Mapping[str, Any]
+    amp_dtype: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Special:
+    """The ids of the special tokens, and the mask token's text, which no user text may contain."""
+
+    cls: int
+    sep: int
+    mask: int
+    pad: int
+    mask_token: str
+
+
+def resolve(source: str) -> tuple[Path, str, str | None]:
+    """Folder, name and revision of a source. A hub id is looked up in the local cache and on the hub."""
+    if Path(source).is_dir():
+        return Path(source), Path(source).resolve().name, None
+    if source.startswith(("/", ".", "~")):
+        raise CheckpointRefused(source, "", "there is no such directory")
+    repo, _, subfolder = source.partition("#")
+    repo, _, revision = repo.partition("@")
+    from huggingface_hub import snapshot_download  # slow to import, and only hub ids need it
+
+    prefix = f"{subfolder}/" if subfolder else ""
+    try:
+        root = Path(
+            snapshot_download(
+                repo, revision=revision or None, allow_patterns=[prefix + name for name in FILES]
+            )
+        )
+    except Exception as error:  # the hub's client raises its own, httpx's and OSError alike
+        reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
+        raise CheckpointRefused(
+            source, "", f"neither a directory nor to be had from the hub: {reason[0]}"
+        ) from error
+    folder = root / subfolder if subfolder else root
+    if not folder.is_dir():
+        raise CheckpointRefused(source, subfolder, "the hub's repository has no such folder")
+    # The cache names a snapshot's folder by its commit.
+    return folder, f"{repo}/{subfolder}" if subfolder else repo, root.name
+
+
+def digest(folder: Path) -> str:
+    """What a directory holds, in twelve hex digits: of its config and weights."""
+    total = sha256((folder / CONFIG).read_bytes())
+    with (folder / WEIGHTS).open("rb") as file:
+        while block := file.read(1 << 20):
+            total.update(block)
+    return total.hexdigest()[:12]
+
+
+def read_json(folder: Path, name: str) -> dict[str, Any]:
+    path = folder / name
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointRefused(str(path), "", "missing") from None
+    except (OSError, ValueError) as error:
+        raise CheckpointRefused(str(path), "", f"not readable as JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise CheckpointRefused(str(path), "", "not a JSON object")
+    return value
+
+
+def read_config(folder: Path) -> Config:
+    """`rl_agent_config.json`, every key checked."""
+    path, raw = str(folder / CONFIG), read_json(folder, CONFIG)
+
+    def number(key: str, default: int | None, least: int) -> int:
+        value = raw.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise CheckpointRefused(path, key, f"must be an integer of at least {least}, not {value!r}")
+        return value
+
+    def mapping(key: str) -> dict[str, Any]:
+        value = raw.get(key)
+        if value is not None and not isinstance(value, dict):
+            raise CheckpointRefused(path, key, f"must be an object, not {value!r}")
+        return value or {}
+
+    layout = raw.get("option_layout", "sequential")
+    if layout != "sequential":
+        raise CheckpointRefused(path, "option_layout", f"{layout!r} is not supported, only 'sequential'")
+    if not isinstance(raw.get("encoder"), str):
+        raise CheckpointRefused(path, "encoder", "must be the encoder's name")
+    temperature = raw.get("temperature", [1.0, 1.0, 1.0])
+    if not isinstance(temperature, list) or len(temperature) != 3:
+        raise CheckpointRefused(path, "temperature", "must be three numbers: choice, score, noul")
+    return Config(
+        encoder=raw["encoder"],
+        head_layers=number("head_layers", None, 0),
+        act_costs=mapping("act_costs"),
+        max_len=number("max_len", 512, 16),
+        head_max_len=number("head_max_len", 192, 16),
+        temperature=(temperature[0], temperature[1], temperature[2]),
+        temperature_by_options=mapping("temperature_by_options"),
+        amp_dtype=raw.get("amp_dtype"),
+    )
+
+
+def read_tokenizer(folder: Path) -> tuple[Callable[[str], list[int]], Special, int]:
+    """The tokenizer as a function, its special ids, and one more than the largest id it gives.
+
+    `tokenizer.json` alone makes the ids; the config beside it only says which tokens are special, so the
+    class that it names, or how it spells extra tokens, does not matter.
+    """
+    path = folder / TOKENIZER
+    if not path.is_file():
+        raise CheckpointRefused(str(path), "", "missing")
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises plain Exception
+        raise CheckpointRefused(str(path), "", f"not a tokenizer: {error}") from error
+    # Set here once and never again: setting either while another thread encodes is an error in the library.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    named = read_json(folder, SPECIAL_TOKENS) if (folder / SPECIAL_TOKENS).is_file() else {}
+    named |= {key: value for key, value in read_json(folder, TOKENIZER_CONFIG).items() if value is not None}
+
+    def token(key: str) -> str:
+        value = named.get(key)
+        return value.get("content", "") if isinstance(value, dict) else value or ""
+
+    def special(key: str) -> int:
+        index = tokenizer.token_to_id(token(key))
+        if index is None:
+            raise CheckpointRefused(str(folder / TOKENIZER_CONFIG), key, "names no token of the vocabulary")
+        return index
+
+    def encode(text: str) -> list[int]:
+        return tokenizer.encode(text, add_special_tokens=False).ids
+
+    ids = Special(
+        special("cls_token"),
+        special("sep_token"),
+        special("mask_token"),
+        special("pad_token"),
+        token("mask_token"),
+    )
+    return encode, ids, max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
