@@ -52,6 +52,15 @@ def status_of(url: str, path: str = "/health") -> int | None:
         connection.close()
 
 
+def listens(url: str) -> bool:
+    host, _, port = url.partition("//")[2].rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except OSError:
+        return False
+    return True
+
+
 def wait_until(true: Callable[[], bool], seconds: float = 30.0, what: str = "the condition") -> None:
     """Asks often until `true`, or fails. For states of other processes, which no event here announces."""
     deadline = time.monotonic() + seconds
@@ -167,12 +176,12 @@ def nginx_path() -> str:
     raise AssertionError("nginx is needed by these tests: apt-get install nginx-light")
 
 
-def start_nginx(folder: Path, configuration: str, url: str, health: str = "/health") -> Program:
+def start_nginx(folder: Path, configuration: str, url: str) -> Program:
     """nginx in the foreground with a whole configuration of its own; its files lie in `folder`."""
     file = folder / "nginx.conf"
     file.write_text(configuration)
-    argv = [nginx_path(), "-p", f"{folder}/", "-c", str(file), "-g", "daemon off; error_log stderr warn;"]
-    return Program(argv, {}, url=url, ready=lambda: status_of(url, health) is not None)
+    argv = [nginx_path(), "-p", f"{folder}/", "-c", file, "-g", "daemon off; error_log stderr warn;"]
+    return Program(argv, {}, url=url, ready=lambda: listens(url))
 
 
 class RawBackend:
