@@ -71,7 +71,7 @@ def choice_confidence(p: Sequence[float]) -> float:
 
 
 def score_confidence(p: Sequence[float]) -> float:
-    """The contract's confidence of a score: 1 minus the distance from the modal level, against an even spread's."""
+    """The contract's confidence of a score: how near levels lie to the modal one, against an even spread."""
     n = len(p)
     if n == 1:
         return 1.0
@@ -105,15 +105,15 @@ def _jev_answer(question: Question, p: list[float], act: float) -> dict[str, Any
     elif question.type == "choice":
         own |= {
             "choice": names[p.index(max(p))],
-            "probabilities": dict(zip(names, p)),
+            "probabilities": dict(zip(names, p, strict=True)),
             "confidence": choice_confidence(p),
             "x_laya_confidence": entropy_confidence(p),
         }
     else:
         own |= {
             "score": sum(i * q for i, q in enumerate(p)),
-            "legend": dict(zip(names, question.criteria)),
-            "probabilities": dict(zip(names, p)),
+            "legend": dict(zip(names, question.criteria, strict=True)),
+            "probabilities": dict(zip(names, p, strict=True)),
             "confidence": score_confidence(p),
             "x_laya_confidence": entropy_confidence(p),
         }
@@ -133,14 +133,18 @@ def _laya_answer(question: Question, p: list[float], act: float) -> dict[str, An
             "confidence": round(max(p[1], 1 - p[1]), 4),
             **ending,
         }
-    common = {"probabilities": dict(zip(names, rounded)), "confidence": round(entropy_confidence(p), 4), **ending}
+    common = {
+        "probabilities": dict(zip(names, rounded, strict=True)),
+        "confidence": round(entropy_confidence(p), 4),
+        **ending,
+    }
     if question.type == "choice":
         own = {"type": "choice", "choice": names[p.index(max(p))], **common}
         return own | {"x_jev_confidence": round(choice_confidence(shares), 4)}
     own = {
         "type": "score",
         "score": round(sum(i * q for i, q in enumerate(p)), 4),
-        "legend": {name: text_of(level) for name, level in zip(names, question.criteria)},
+        "legend": {name: text_of(level) for name, level in zip(names, question.criteria, strict=True)},
         **common,
     }
     return own | {"x_jev_confidence": round(score_confidence(shares), 4)}

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from worker import answers, groups, usage
-from worker.engine import Engine
 from worker.errors import Refused, TooManyTokens, words
-from worker.lane import Lane
+from worker.lane import Lane, Runs
 from worker.protocol import Question
 from worker.rows import Head, Logits, Reader, Row, State, fits, head, option_texts, read_state, row
 
@@ -25,12 +24,12 @@ class Model:
     identity: str
     reader: Reader
     temperatures: answers.Temperatures
-    engine: Engine
+    engine: Runs
 
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How to decide. `wire`: jev or laya. `refuse`: whether text that the model cannot see is refused or cut."""
+    """How to decide. `wire`: jev or laya. `refuse`: text that the model cannot see is refused, not cut."""
 
     wire: str = "jev"
     refuse: bool = False
@@ -68,7 +67,7 @@ class Reading:
 
 
 def plan(reader: Reader, question: Question, manner: Manner) -> Plan:
-    """The heads of a question. A choice that one row cannot hold, or cannot hold distinctly, is read in parts.
+    """The heads of a question. A choice whose options one row cannot hold distinctly is read in parts.
 
     Laya's own server reads every choice in one row; its wire keeps that.
     """
@@ -92,7 +91,7 @@ def decide_each(
     manner: Manner,
     alive: Callable[[], bool],
 ) -> list[Decision | Refused]:
-    """The same questions about each state, in the states' order; a state that cannot be decided has its Refused.
+    """The same questions about each state, in order; a state that cannot be decided has its Refused.
 
     All states' rows go to the lane together, so that they may share passes. Raises what the lane raises, and
     Refused where no state could be decided (a question that does not fit the model).
@@ -118,7 +117,7 @@ def decide_each(
         rows = [_final(model.reader, plans[i], reading, i) for reading, i in finals]
         ran = lane.run(model.engine, rows, alive)
         queue_s, forward_s = queue_s + ran.queue_s, forward_s + ran.forward_s
-        for (reading, i), last in zip(finals, ran.logits):
+        for (reading, i), last in zip(finals, ran.logits, strict=True):
             options = groups.merged([logits.options for logits in reading.logits[i]], last.options)
             reading.logits[i] = [Logits(options, last.actions)]
 
@@ -128,13 +127,20 @@ def decide_each(
         except Refused as refused:
             return refused
         count = usage.laya if manner.wire == "laya" else usage.jev
-        return Decision(given, count(len(reading.state.token_ids), reading.costs), tokenize_s, queue_s, forward_s)
+        return Decision(
+            given, count(len(reading.state.token_ids), reading.costs), tokenize_s, queue_s, forward_s
+        )
 
     return [finished(outcome) if isinstance(outcome, Reading) else outcome for outcome in outcomes]
 
 
 def decide(
-    model: Model, lane: Lane, state: Any, questions: Sequence[Question], manner: Manner, alive: Callable[[], bool]
+    model: Model,
+    lane: Lane,
+    state: Any,
+    questions: Sequence[Question],
+    manner: Manner,
+    alive: Callable[[], bool],
 ) -> Decision:
     """The questions about one state. Raises Refused (TooManyTokens, AnswerWrong) and what the lane raises."""
     (outcome,) = decide_each(model, lane, [state], questions, manner, alive)
@@ -168,10 +174,12 @@ def _final(reader: Reader, p: Plan, reading: Reading, i: int) -> Row:
     return made
 
 
-def _answers(model: Model, plans: Sequence[Plan], reading: Reading, manner: Manner) -> dict[str, dict[str, Any]]:
+def _answers(
+    model: Model, plans: Sequence[Plan], reading: Reading, manner: Manner
+) -> dict[str, dict[str, Any]]:
     given = {
         p.question.id: answers.answer(p.question, logits[0], model.temperatures, manner.wire)
-        for p, logits in zip(plans, reading.logits)
+        for p, logits in zip(plans, reading.logits, strict=True)
     }
     answers.check([p.question for p in plans], given)
     return given

@@ -13,8 +13,9 @@ MAX_WORDS = 300
 
 def words(text: str, limit: int = MAX_WORDS) -> str:
     """`text` on one line of at most `limit` characters: control and unpaired characters as escapes."""
+    start = text[: limit + 1]
     shown = "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text[: limit + 1]
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in start
     )
     return shown if len(shown) <= limit else shown[: limit - 3] + "..."
 
@@ -39,7 +40,7 @@ class CheckpointRefused(StartFailed):
 
 
 class Refused(Exception):
-    """A request that gets no answer. `detail` is the body's "detail": words, a typed error, or field errors."""
+    """A request that gets no answer. `detail`: words, a typed error, or a list of field errors."""
 
     def __init__(self, status: int, detail: Any, retry_after: int | None = None) -> None:
         super().__init__(detail)
@@ -152,10 +153,20 @@ class BodyTooLarge(Typed):
     status_code, error_type = 413, "request_too_large"
 
 
+class BodyIncomplete(Typed):
+    """The request body ended before its end, or cannot be decoded."""
+
+    status_code, error_type = 400, "bad_request"
+
+
 class MediaRefused(Typed):
     """A content type, encoding or medium that a text-only worker does not take."""
 
     status_code, error_type = 415, "unsupported_media_type"
+
+
+class CodingRefused(MediaRefused):
+    """A content coding that is not decoded here; the response names those that are."""
 
 
 class Overloaded(Typed):

@@ -5,26 +5,29 @@ tokens or devices.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 
 def parts(options: int, count: int) -> list[range]:
     """`options` indices in `count` runs whose lengths differ by at most one."""
     edges = [options * i // count for i in range(count + 1)]
-    return [range(low, high) for low, high in zip(edges, edges[1:])]
+    return [range(low, high) for low, high in pairwise(edges)]
 
 
 def winners(places: Sequence[range], logits: Sequence[Sequence[float]]) -> list[int]:
     """The index of each part's top option."""
-    return [place[list(values).index(max(values))] for place, values in zip(places, logits)]
+    return [place[list(values).index(max(values))] for place, values in zip(places, logits, strict=True)]
 
 
 def merged(logits: Sequence[Sequence[float]], final: Sequence[float]) -> tuple[float, ...]:
     """One logit for every option, from those of the parts and of the row of winners.
 
-    A row's logits have an offset of their own, for the model was trained on differences within a row. The winners'
-    row sets the parts' offsets: an option lies below its part's winner by what its own row says. So the answer is
-    the winners' row's, and every option keeps a probability.
+    A row's logits have an offset of their own, for the model was trained on differences within a row. The
+    winners' row sets the parts' offsets: an option lies below its part's winner by what its own row says. So
+    the answer is that of the winners' row, and every option keeps a probability.
     """
     return tuple(
-        anchor - (max(values) - value) for values, anchor in zip(logits, final, strict=True) for value in values
+        anchor - (max(values) - value)
+        for values, anchor in zip(logits, final, strict=True)
+        for value in values
     )

@@ -1,10 +1,9 @@
-"""The System One request: from bytes to validated questions.
+"""The System One request: from a JSON document to validated questions.
 
 It knows which documents are requests, and says of every other which question and which field is wrong. It
 must not know a model, its budgets, or HTTP beyond the statuses of its own refusals.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,15 +16,15 @@ MAX_LEVELS = 10
 # laya-serve takes more levels than the hosted service; its wire keeps that.
 MAX_LEVELS_LAYA = 32
 MAX_QUESTIONS = 256
-# Deeper than any real state; Python's own parser gives up at about 1,000 on some versions and 100,000 on others.
-MAX_DEPTH = 64
+MAX_BATCH_ROWS = 4096
 TYPES = ("choice", "score", "noul")
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A valid question. `criteria`: choice, name to description; score, levels; noul, {"true", "false"} parts.
+    """A valid question.
 
+    `criteria`: a choice's names and descriptions, a score's levels, what a noul's "true" and "false" mean.
     `labels`: how a noul's (false, true) read to the model.
     """
 
@@ -52,37 +51,58 @@ class Request:
     questions: tuple[Question, ...]
 
 
-def decode(body: bytes) -> Any:
-    """The JSON document in `body`; FieldsRefused if it is not one that every JSON reader would read alike."""
-    try:
-        text = body.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise _not_json(f"not UTF-8 at byte {error.start}") from None
-    if text.startswith("\ufeff"):
-        raise _not_json("a byte order mark before the document")
-    try:
-        document = json.loads(text, object_pairs_hook=_object, parse_constant=_constant, parse_int=_int)
-    except json.JSONDecodeError as error:
-        raise _not_json(f"{error.msg} at character {error.pos}") from None
-    except RecursionError:
-        raise _not_json(f"nested deeper than {MAX_DEPTH}") from None
-    _check_depth_and_text(document)
-    return document
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A valid batch: one set of questions about many states, each of which is checked on its own.
+
+    `stream`: whether each state's result leaves as soon as it is there.
+    """
+
+    model: str | None
+    states: tuple[Any, ...]
+    questions: tuple[Question, ...]
+    stream: bool
 
 
 def parse(document: Any, wire: str = "jev") -> Request:
     """The request in a decoded JSON document.
 
-    `wire` laya also takes laya-serve's forms: a choice as a list of names, numbers as descriptions, more levels.
+    `wire` laya also takes laya-serve's forms: a choice as a list of names, numbers as texts, more levels.
     Raises FieldsRefused (missing or mistyped fields, all of them at once) or LimitRefused (counts).
     """
     document, wrong = _head(document)
     _present(document, "state", wrong)
-    if "state" in document and not isinstance(document["state"], (str, dict, list)):
-        wrong.append(FieldError(("body", "state"), "Input should be a string, an object or an array", "state_type"))
     if wrong:
         raise FieldsRefused(wrong)
+    check_state(document["state"], "state")
     return Request(document.get("model"), document["state"], questions(document["questions"], wire))
+
+
+def parse_batch(document: Any, wire: str = "jev") -> Batch:
+    """The batch in a decoded JSON document; raises as `parse` does."""
+    document, wrong = _head(document)
+    states = document.get("states")
+    if _present(document, "states", wrong) and (not isinstance(states, list) or not states):
+        wrong.append(
+            FieldError(("body", "states"), "Input should be an array of one or more states", "list_type")
+        )
+    stream = _switch(document.get("stream"), "stream", wrong)
+    if wrong:
+        raise FieldsRefused(wrong)
+    found = questions(document["questions"], wire)
+    if len(states) * len(found) > MAX_BATCH_ROWS:
+        raise LimitRefused(
+            f"Too many decisions. {len(states)} states of {len(found)} questions were sent, "
+            f"at most {MAX_BATCH_ROWS} decisions are taken in a batch."
+        )
+    return Batch(document.get("model"), tuple(states), found, stream)
+
+
+def check_state(state: Any, *at: str | int) -> None:
+    """Raise FieldsRefused unless `state`, found under `at`, can be read."""
+    if not isinstance(state, (str, dict, list)):
+        message = "Input should be a string, an object or an array"
+        raise FieldsRefused([FieldError(("body", *at), message, "state_type")])
 
 
 def questions(given: dict[str, Any], wire: str) -> tuple[Question, ...]:
@@ -115,7 +135,27 @@ def _head(document: Any) -> tuple[dict[str, Any], list[FieldError]]:
     return document, wrong
 
 
-def _present(fields: dict[str, Any], name: str, wrong: list[FieldError], at: tuple[str, ...] = ("body",)) -> bool:
+def _switch(value: Any, name: str, wrong: list[FieldError]) -> bool:
+    """An optional switch, also as forms and environment files send it."""
+    known = {
+        "true": True,
+        "1": True,
+        "1.0": True,
+        "false": False,
+        "0": False,
+        "0.0": False,
+        "": False,
+        "none": False,
+    }
+    text = str(value).strip().lower()
+    if text not in known or isinstance(value, (dict, list)):
+        wrong.append(FieldError(("body", name), f"{name}: expected true or false", "bool_parsing"))
+    return known.get(text, False)
+
+
+def _present(
+    fields: dict[str, Any], name: str, wrong: list[FieldError], at: tuple[str, ...] = ("body",)
+) -> bool:
     if name not in fields:
         wrong.append(FieldError((*at, name), "Field required", "missing"))
     return name in fields
@@ -186,82 +226,29 @@ def _names_from_list(names: list[Any], refuse: Refuse) -> dict[str, None]:
 
 def _labels(labels: Any, refuse: Refuse) -> tuple[str, str]:
     if isinstance(labels, dict) and set(labels) == {"true", "false"}:
-        pair = tuple(text.strip() if isinstance(text, str) else "" for text in (labels["false"], labels["true"]))
-        if all(pair) and pair[0] != pair[1]:
-            return pair[0], pair[1]
+        false, true = (
+            text.strip() if isinstance(text, str) else "" for text in (labels["false"], labels["true"])
+        )
+        if false and true and false != true:
+            return false, true
     refuse("labels", 'expected distinct non-empty strings under "false" and "true"', "string_type")
     return "false", "true"
 
 
 def _check_counts(question: Question, max_levels: int) -> None:
     """The limits that the contract answers with 400 and plain words."""
-    name, criteria = f"Question '{words(question.id, 100)}', criteria", question.criteria
-    if question.type == "choice" and not criteria:
-        raise LimitRefused(f"Too few choices. {name}: at least 1 is needed.")
-    if question.type == "choice" and len(criteria) > MAX_CHOICES:
-        raise LimitRefused(f"Too many choices. {name}: {len(criteria)} were sent, at most {MAX_CHOICES} are taken.")
-    if question.type == "score" and not criteria:
-        raise LimitRefused(f"Too few levels. {name}: at least 1 is needed.")
-    if question.type == "score" and len(criteria) > max_levels:
-        raise LimitRefused(f"Too many levels. {name}: {len(criteria)} were sent, at most {max_levels} are taken.")
-    if question.type == "noul" and not question.instructions and not any(
-        value not in (None, "") for value in (criteria or {}).values()
-    ):
-        raise LimitRefused(f"Nothing to decide. {name}: a noul needs instructions or a described criterion.")
-
-
-def _not_json(reason: str) -> FieldsRefused:
-    return FieldsRefused([FieldError(("body",), f"Invalid JSON: {reason}", "json_invalid")])
-
-
-def _constant(name: str) -> None:
-    # RFC 8259 section 6: Infinity and NaN are not permitted.
-    raise _not_json(f"{name} is not a JSON number")
-
-
-def _int(digits: str) -> int | float:
-    # Python refuses to read a whole number past 4,300 digits, and writing it back costs time by its square.
-    # RFC 8259 section 6: beyond double precision readers disagree; 400 digits do not fit a double at all.
-    if len(digits) > 300:
-        raise _not_json(f"a number of {len(digits)} digits")
-    return int(digits)
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    # RFC 8259 section 4: with duplicate names readers disagree on what the document says.
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        seen: set[str] = set()
-        name = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise _not_json(f"the name '{words(name, 100)}' appears twice in one object")
-    return found
-
-
-def _check_depth_and_text(document: Any) -> None:
-    """Refuse what parses but cannot be written back as UTF-8 JSON: deep nests, lone surrogates, infinities."""
-    level, depth = [document], 0
-    while level:
-        if depth > MAX_DEPTH:
-            raise _not_json(f"nested deeper than {MAX_DEPTH}")
-        below: list[Any] = []
-        for value in level:
-            if isinstance(value, str):
-                _check_text(value)
-            elif isinstance(value, dict):
-                for name in value:
-                    _check_text(name)
-                below.extend(value.values())
-            elif isinstance(value, list):
-                below.extend(value)
-            elif isinstance(value, float) and value in (float("inf"), float("-inf")):
-                raise _not_json("a number too large for a double")
-        level, depth = below, depth + 1
-
-
-def _check_text(text: str) -> None:
-    # An escape such as \ud800 without its pair parses, and has no UTF-8 form.
-    if not text.isascii():
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError:
-            raise _not_json("an unpaired surrogate") from None
+    limits = {"choice": ("choices", MAX_CHOICES), "score": ("levels", max_levels)}
+    name = f"Question '{words(question.id, 100)}', criteria"
+    if question.type == "noul":
+        described = any(value not in (None, "") for value in (question.criteria or {}).values())
+        if not described and question.instructions in ("", {}, []):
+            raise LimitRefused(
+                f"Nothing to decide. {name}: a noul needs instructions or a described criterion."
+            )
+        return
+    what, most = limits[question.type]
+    sent = len(question.criteria)
+    if not sent:
+        raise LimitRefused(f"Too few {what}. {name}: at least 1 is needed.")
+    if sent > most:
+        raise LimitRefused(f"Too many {what}. {name}: {sent} were sent, at most {most} are taken.")

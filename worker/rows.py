@@ -51,7 +51,7 @@ class Logits:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """How a checkpoint reads text: its tokenizer without special tokens, their ids, and its budgets in tokens."""
+    """How a checkpoint reads text: its tokenizer, the special ids, its budgets in tokens."""
 
     encode: Callable[[str], list[int]]
     cls: int
@@ -106,8 +106,11 @@ def option_texts(question: Question) -> list[str]:
     if question.type == "score":
         return [f"level {i}: {text_of(level)}" for i, level in enumerate(criteria)]
     parts = [(criteria or {}).get(key) for key in ("false", "true")]
-    described = [default if _missing(part) else text_of(part) for part, default in zip(parts, NOUL_DEFAULTS)]
-    return [f"{label}: {text}" for label, text in zip(question.labels, described)]
+    described = [
+        default if _missing(part) else text_of(part)
+        for part, default in zip(parts, NOUL_DEFAULTS, strict=True)
+    ]
+    return [f"{label}: {text}" for label, text in zip(question.labels, described, strict=True)]
 
 
 def read_state(reader: Reader, state: Any) -> State:
@@ -165,8 +168,8 @@ def row(reader: Reader, head: Head, state: State, question_id: str) -> tuple[Row
     if not fits(reader, head):
         inside = sum(marker < reader.max_len for marker in head.markers)
         raise TooManyTokens(
-            f"Question '{words(question_id, 100)}', criteria: only {inside} of its {len(head.markers)} options fit "
-            f"in the model's {reader.max_len} tokens; use fewer options."
+            f"Question '{words(question_id, 100)}', criteria: only {inside} of its {len(head.markers)} "
+            f"options fit in the model's {reader.max_len} tokens; use fewer options."
         )
     room = max(0, reader.max_len - len(head.token_ids) - 1)
     ids = state.token_ids

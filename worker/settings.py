@@ -4,6 +4,7 @@ It knows the variables' names, defaults and accepted forms. It must not load, op
 value that means something here may still name a device or a directory that is not there.
 """
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -86,6 +87,11 @@ def read(environ: Mapping[str, str]) -> Settings:
     return Settings(**values)
 
 
+def environment() -> Settings:
+    """Settings from this process's environment."""
+    return read(os.environ)
+
+
 def _whole(low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if not re.fullmatch(r"[0-9]{1,9}", text) or not low <= int(text) <= high:
@@ -166,10 +172,10 @@ KNOBS = (
          "where it listens"),
     Knob("LAYA_MODELS", "models", EMBEDDED, _models,
          "name or name=source, comma-separated, each name once; known names: " + ", ".join(KNOWN),
-         "the models to serve; a source is a directory or a hub id with optional @revision and #subfolder; the "
-         "first is the default, also for jev-latest, jev-preview and no model"),
-    Knob("LAYA_DEVICE", "device", "auto", _matching(r"auto|cpu|cuda(:[0-9]{1,3})?"), "auto, cpu, cuda or cuda:N",
-         "where the models run; one asked for and absent stops the start"),
+         "the models to serve; a source is a directory or a hub id with optional @revision and #subfolder; "
+         "the first is the default, also for jev-latest, jev-preview and no model"),
+    Knob("LAYA_DEVICE", "device", "auto", _matching(r"auto|cpu|cuda(:[0-9]{1,3})?"),
+         "auto, cpu, cuda or cuda:N", "where the models run; one asked for and absent stops the start"),
     Knob("LAYA_DTYPE", "dtype", "fp32", _one_of("fp32", "bf16"), "fp32 or bf16 (bf16 on CUDA only)",
          "the arithmetic"),
     Knob("LAYA_THREADS", "threads", "physical cores", _threads, "a whole number, 1 to 1024",

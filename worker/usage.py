@@ -15,7 +15,7 @@ from worker.rows import Head
 class Cost:
     """One question's part: its rows' tokens, its options' fate, and the state tokens that its rows held.
 
-    `heads`: of every row that was run for it. `parts`: in how many rows its options were read, 1 for one pass.
+    `heads`: those of the rows that read its options. `parts`: how many rows these are, 1 for one pass.
     """
 
     question: Question
@@ -40,12 +40,14 @@ def lost(cost: Cost, state_tokens: int) -> str | None:
     if any(head.options_cut for head in cost.heads):
         return "criteria: descriptions over the model's budget"
     if cost.state_tokens_used < state_tokens:
-        return f"state: {state_tokens - cost.state_tokens_used} of {state_tokens} tokens over the model's budget"
+        return (
+            f"state: {state_tokens - cost.state_tokens_used} of {state_tokens} tokens over the model's budget"
+        )
     return None
 
 
 def jev(state_tokens: int, costs: Sequence[Cost]) -> dict[str, Any]:
-    """The contract's usage. What Laya adds has names in x_: the worst over the questions, and which they are."""
+    """The contract's usage. Additions have names in x_: the worst over the questions, and which they are."""
     used = min(cost.state_tokens_used for cost in costs)
     usage: dict[str, Any] = {
         "input_tokens": sum(cost.tokens for cost in costs),

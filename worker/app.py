@@ -1,0 +1,267 @@
+"""The worker's HTTP surface: routes, authentication, admission, and how refusals become responses.
+
+It knows Flask and the order in which a request is let in. It must not know tokens, rows or devices.
+"""
+
+import hmac
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from flask import Flask, Response, g, request
+from werkzeug.exceptions import HTTPException, MethodNotAllowed
+
+from worker import batch, document, observe, protocol
+from worker.body import CODINGS, Intake
+from worker.catalog import Catalog
+from worker.decide import Manner, decide
+from worker.errors import (
+    ClientGone,
+    CodingRefused,
+    DeviceFailed,
+    KeyMissing,
+    KeyWrong,
+    Loading,
+    MediaRefused,
+    MethodRefused,
+    NotFound,
+    Overloaded,
+    Refused,
+    Typed,
+    words,
+)
+from worker.openapi import describe
+from worker.settings import Settings
+
+JSON, NDJSON = "application/json", "application/x-ndjson"
+# The media type that cannot be a JSON document. Any other label is ignored: curl's own is that of a form.
+MULTIPART = "multipart/"
+# What nginx logs for a client that left before its answer; nobody receives it.
+CLIENT_CLOSED = 499
+
+
+@dataclass
+class Serving:
+    """What this process can do now: nothing until `catalog` is there, nothing more once `failed`."""
+
+    catalog: Catalog | None = None
+    failed: bool = False
+
+    def ready(self) -> Catalog:
+        """The catalog; raises Loading or DeviceFailed."""
+        if self.failed:
+            raise DeviceFailed
+        if self.catalog is None:
+            raise Loading("The models are being loaded.")
+        return self.catalog
+
+
+class Admission:
+    """Slots for requests past authentication. One that finds none is refused at once, never queued."""
+
+    def __init__(self, slots: int, metrics: observe.Metrics) -> None:
+        self._slots = threading.Semaphore(slots)
+        self._metrics = metrics
+
+    def enter(self) -> Callable[[], None]:
+        """Take a slot; the returned function gives it back, once. Raises Overloaded."""
+        if not self._slots.acquire(blocking=False):
+            self._metrics.shed.inc()
+            raise Overloaded("The worker is at its limit of concurrent requests.")
+        self._metrics.in_flight.inc()
+        once = threading.Lock()
+
+        def leave() -> None:
+            if once.acquire(blocking=False):
+                self._metrics.in_flight.dec()
+                self._slots.release()
+
+        return leave
+
+    @contextmanager
+    def slot(self) -> Iterator[None]:
+        """A slot for a block."""
+        leave = self.enter()
+        try:
+            yield
+        finally:
+            leave()
+
+
+def create_app(settings: Settings, serving: Serving) -> Flask:
+    """The WSGI application. It serves /health before `serving` has its catalog."""
+    app = Flask(__name__, static_folder=None)
+    app.url_map.merge_slashes = False
+    metrics = observe.Metrics()
+    admission = Admission(settings.max_concurrent, metrics)
+    intake = Intake(int(settings.max_body_mb * (1 << 20)), settings.body_timeout)
+    manner = Manner(settings.wire, settings.overflow == "refuse")
+    key = settings.api_key.encode("utf-8", "surrogateescape") if settings.api_key else None
+
+    def permitted() -> bool:
+        # WSGI gives header bytes as latin-1; any byte may be in one.
+        scheme, _, given = (
+            request.headers.get("Authorization", "").encode("latin-1", "replace").partition(b" ")
+        )
+        return key is None or (scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), key))
+
+    def authenticate() -> None:
+        if not permitted():
+            if "Authorization" not in request.headers:
+                raise KeyMissing("No API key was sent. Send it as: Authorization: Bearer KEY")
+            raise KeyWrong("The API key is not valid.")
+
+    def read_document() -> Any:
+        media = request.headers.get("Content-Type", "").strip().lower()
+        if media.startswith(MULTIPART):
+            raise MediaRefused("This worker reads JSON text only; uploads, images and other media are not.")
+        return document.decode(intake.read(request.environ))
+
+    def systemone() -> Response:
+        authenticate()
+        with admission.slot():
+            catalog = serving.ready()
+            asked = protocol.parse(read_document(), settings.wire)
+            model = catalog.find(asked.model)
+            found = decide(model, catalog.lane, asked.state, asked.questions, manner, alive())
+        seconds = observe.Seconds(found.queue_s, found.tokenize_s, found.forward_s)
+        metrics.decided(seconds, found.usage["input_tokens"])
+        response = answer({"model": name_of(model), "answers": found.answers, "usage": found.usage})
+        response.headers["Server-Timing"] = seconds.header()
+        return response
+
+    def systemone_batch() -> Response:
+        authenticate()
+        leave = admission.enter()
+        try:
+            catalog = serving.ready()
+            asked = protocol.parse_batch(read_document(), settings.wire)
+            model = catalog.find(asked.model)
+            found = batch.outcomes(model, catalog.lane, asked, manner, alive())
+            if not (asked.stream or NDJSON in request.headers.get("Accept", "")):
+                return answer(batch.whole(name_of(model), found))
+            response = Response(batch.lines(name_of(model), found), mimetype=NDJSON)
+            response.call_on_close(leave)
+            return response
+        finally:
+            if "response" not in locals():
+                leave()
+
+    def name_of(model: Any) -> str:
+        return "laya-rl-agent" if settings.wire == "laya" else model.identity
+
+    def models() -> Response:
+        authenticate()
+        return answer({"models": serving.ready().listing()})
+
+    def health() -> Response:
+        try:
+            catalog = serving.ready()
+        except Typed as refused:
+            return answer({"status": refused.error_type}, refused.status)
+        facts: dict[str, Any] = {"status": "ok"}
+        if permitted():
+            facts |= {"wire": settings.wire, "models": [dict(entry.facts) for entry in catalog.served]}
+        return answer(facts)
+
+    def exposition() -> Response:
+        authenticate()
+        metrics.ready.set(serving.catalog is not None and not serving.failed)
+        return Response(metrics.text(), content_type="text/plain; version=0.0.4; charset=utf-8")
+
+    def openapi() -> Response:
+        return answer(describe(settings))
+
+    for path, view, method in (
+        ("/v1/systemone", systemone, "POST"),
+        ("/v1/systemone/batch", systemone_batch, "POST"),
+        ("/v1/models", models, "GET"),
+        ("/health", health, "GET"),
+        ("/metrics", exposition, "GET"),
+        ("/openapi.json", openapi, "GET"),
+    ):
+        app.add_url_rule(path, path, view, methods=[method], provide_automatic_options=False)
+
+    @app.before_request
+    def begin() -> None:
+        g.began = time.perf_counter()
+        g.id = observe.request_id(request.headers.get("X-Request-Id", ""))
+
+    @app.after_request
+    def finish(response: Response) -> Response:
+        # The official SDKs read the first of these names.
+        response.headers["x-typesafe-request-id"] = response.headers["x-request-id"] = g.id
+        route = request.url_rule.rule if request.url_rule else "other"
+        observe.finished(
+            metrics,
+            observe.Finished(
+                g.id,
+                request.method,
+                route,
+                request.path,
+                response.status_code,
+                response.content_length,
+                g.began,
+            ),
+        )
+        return response
+
+    @app.errorhandler(Refused)
+    def refuse(refused: Refused) -> Response:
+        response = answer(refused.body(), refused.status)
+        if refused.retry_after is not None:
+            response.headers["Retry-After"] = str(refused.retry_after)
+        if isinstance(refused, KeyWrong):
+            response.headers["WWW-Authenticate"] = "Bearer"
+        if isinstance(refused, CodingRefused):
+            response.headers["Accept-Encoding"] = CODINGS
+        return response
+
+    @app.errorhandler(ClientGone)
+    def gone(_: ClientGone) -> Response:
+        metrics.gone.inc()
+        return Response(status=CLIENT_CLOSED)
+
+    @app.errorhandler(HTTPException)
+    def refuse_route(error: HTTPException) -> Response:
+        if isinstance(error, MethodNotAllowed):
+            allowed = ", ".join(sorted(error.valid_methods or ()))
+            response = refuse(MethodRefused(f"This path takes {allowed}."))
+            response.headers["Allow"] = allowed
+            return response
+        if error.code == NotFound.status_code:
+            return refuse(NotFound(f"There is no {words(request.path, 100)} here."))
+        return refuse(Refused(error.code or 400, {"error_type": "bad_request", "message": error.name}))
+
+    @app.errorhandler(Exception)
+    def fail(error: Exception) -> Response:
+        observe.log.error("request %s failed", g.get("id", ""), exc_info=error)
+        return refuse(Refused(500, {"error_type": "internal_error", "message": "Internal error."}))
+
+    return app
+
+
+def answer(value: Any, status: int = 200) -> Response:
+    """A JSON response."""
+    return Response(batch.encode(value), status, content_type=JSON)
+
+
+def alive() -> Callable[[], bool]:
+    """Whether the client of this request is still there, by a look at its socket."""
+    sock: socket.socket | None = request.environ.get("gunicorn.socket")
+
+    def there() -> bool:
+        if sock is None:
+            return True
+        try:
+            return sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    return there

@@ -1,0 +1,100 @@
+"""Many states, one set of questions: results in order, each on its own.
+
+It knows how a batch is cut into shared passes and what its lines say. It must not know HTTP beyond the status
+that each refused state's error object carries.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from worker.decide import Decision, Manner, Model, decide_each
+from worker.errors import Refused
+from worker.lane import Lane
+from worker.protocol import Batch, check_state
+
+# Rows that go to the lane at once: enough to fill a pass, few enough that others get their turn in between
+# and that a stream's first lines leave early.
+ROWS = 16
+
+
+@dataclass(slots=True)
+class Counts:
+    """What became of the states so far."""
+
+    decided: int = 0
+    failed: int = 0
+    usage: dict[str, int] = field(default_factory=lambda: {"input_tokens": 0, "output_tokens": 0})
+
+    def add(self, outcome: Decision | Refused) -> None:
+        """Count one state."""
+        if isinstance(outcome, Refused):
+            self.failed += 1
+            return
+        self.decided += 1
+        for name in self.usage:
+            self.usage[name] += outcome.usage[name]
+
+
+def outcomes(
+    model: Model, lane: Lane, batch: Batch, manner: Manner, alive: Callable[[], bool]
+) -> Iterator[Decision | Refused]:
+    """Each state's decision or refusal, in order. Raises ClientGone; a refusal by the lane is an outcome."""
+    step = max(1, ROWS // len(batch.questions))
+    for low in range(0, len(batch.states), step):
+        states = batch.states[low : low + step]
+        checked = [_checked(state, low + i) for i, state in enumerate(states)]
+        good = [state for state, refused in zip(states, checked, strict=True) if refused is None]
+        try:
+            decided = iter(decide_each(model, lane, good, batch.questions, manner, alive) if good else [])
+        except Refused as refused:
+            decided = iter([refused] * len(good))
+        for refused_ in checked:
+            yield next(decided) if refused_ is None else refused_
+
+
+def result(model_name: str, outcome: Decision | Refused) -> dict[str, Any]:
+    """A state's result object: answers and usage, or an error with its status."""
+    if isinstance(outcome, Refused):
+        return {"error": {"status": outcome.status, **outcome.body()}}
+    return {"model": model_name, "answers": outcome.answers, "usage": outcome.usage}
+
+
+def lines(
+    model_name: str, found: Iterator[Decision | Refused], encode: Callable[[Any], bytes]
+) -> Iterator[bytes]:
+    """The results as JSON lines, each with its state's index; the last line has the counts."""
+    counts = Counts()
+    for index, outcome in enumerate(found):
+        counts.add(outcome)
+        yield encode({"index": index} | result(model_name, outcome)) + b"\n"
+    yield encode({"summary": summary(counts)}) + b"\n"
+
+
+def whole(model_name: str, found: Iterator[Decision | Refused]) -> dict[str, Any]:
+    """The results as one document."""
+    counts, results = Counts(), []
+    for outcome in found:
+        counts.add(outcome)
+        results.append(result(model_name, outcome))
+    return {"results": results, "total_usage": counts.usage, "x_summary": summary(counts)}
+
+
+def summary(counts: Counts) -> dict[str, Any]:
+    """The counts as a client reads them."""
+    total = counts.decided + counts.failed
+    return {"states": total, "decided": counts.decided, "failed": counts.failed, "usage": counts.usage}
+
+
+def encode(document: Any) -> bytes:
+    """Compact UTF-8 JSON; names leave byte for byte as they came. ValueError for a number that is none."""
+    return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def _checked(state: Any, index: int) -> Refused | None:
+    try:
+        check_state(state, "states", index)
+    except Refused as refused:
+        return refused
+    return None

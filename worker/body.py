@@ -1,0 +1,167 @@
+"""A request's body: read within its time and size, and decoded from the encodings that SDKs send.
+
+It knows sockets' deadlines and content codings. It must not know JSON or what a body means.
+"""
+
+import io
+import socket
+import threading
+import time
+import zlib
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import zstandard
+from gunicorn.http.errors import ParseException
+
+from worker.errors import BodyIncomplete, BodyLate, BodyTooLarge, ClientGone, CodingRefused, words
+
+STEP = 1 << 16
+# What is read and thrown away of a body over the limit, in limits: a client that is still writing when the
+# connection closes would get a reset in place of its 413.
+DISCARDED = 8
+# RFC 8878 section 3.1.1.1.2 recommends 8 MiB as what every decoder supports; a frame may ask for gigabytes.
+ZSTD_WINDOW = 1 << 23
+CODINGS = "gzip, zstd"
+
+
+class Watch:
+    """One body's time. When it is over, the socket's reading side is shut, which ends a read that waits."""
+
+    def __init__(self, sock: socket.socket | None, seconds: float) -> None:
+        self.deadline = time.monotonic() + seconds
+        self.late = False
+        self._sock = sock
+        self._lock = threading.Lock()
+
+    def expire(self) -> None:
+        """The time is over; nothing happens if the body came before."""
+        with self._lock:
+            if self._sock is not None:
+                self.late = True
+                try:
+                    self._sock.shutdown(socket.SHUT_RD)
+                except OSError:
+                    pass  # already closed: the read has ended too
+
+    def done(self) -> None:
+        """The body came, or was given up."""
+        with self._lock:
+            self._sock = None
+
+
+class Intake:
+    """Reads bodies of at most `limit` bytes, as sent and as decoded, that arrive within `seconds`.
+
+    A socket's own timeout is for each read, so a byte every few seconds would pass it; one thread watches all
+    bodies instead. All have the same time, so the first in is the first due.
+    """
+
+    def __init__(self, limit: int, seconds: float) -> None:
+        self.limit = limit
+        self.seconds = seconds
+        self._due: deque[Watch] = deque()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def read(self, environ: Mapping[str, Any]) -> bytes:
+        """The decoded body of a WSGI request.
+
+        Raises BodyTooLarge, BodyLate, BodyIncomplete, CodingRefused, or ClientGone if there is no one to tell.
+        """
+        watch = self._watch(environ.get("gunicorn.socket"))
+        try:
+            sent = self._sent(environ)
+        except (OSError, ParseException) as error:
+            if watch.late:
+                raise self._late() from None
+            if isinstance(error, ConnectionError):
+                raise ClientGone from None
+            raise BodyIncomplete("The request body was cut short or badly framed.") from None
+        finally:
+            watch.done()
+        if watch.late:
+            raise self._late()
+        declared = environ.get("CONTENT_LENGTH") or ""
+        if declared.isdigit() and len(sent) < int(declared):
+            raise BodyIncomplete(
+                f"The request body was cut short: {len(sent)} of {int(declared)} bytes came."
+            )
+        return decoded(sent, environ.get("HTTP_CONTENT_ENCODING", ""), self.limit)
+
+    def _late(self) -> BodyLate:
+        return BodyLate(f"The request body did not arrive within {self.seconds:g} seconds.")
+
+    def _sent(self, environ: Mapping[str, Any]) -> bytes:
+        stream, parts, size = environ["wsgi.input"], [], 0
+        while chunk := stream.read(STEP):
+            size += len(chunk)
+            if size <= self.limit:
+                parts.append(chunk)
+            elif size > self.limit * DISCARDED:
+                break
+        if size > self.limit:
+            raise _too_large(self.limit)
+        return b"".join(parts)
+
+    def _watch(self, sock: socket.socket | None) -> Watch:
+        watch = Watch(sock, self.seconds)
+        with self._changed:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._expire_due, name="body-deadlines", daemon=True)
+                self._thread.start()
+            self._due.append(watch)
+            self._changed.notify()
+        return watch
+
+    def _expire_due(self) -> None:
+        while True:
+            with self._changed:
+                while not self._due:
+                    self._changed.wait()
+                watch = self._due[0]
+            time.sleep(max(0.0, watch.deadline - time.monotonic()))
+            watch.expire()
+            self._due.popleft()
+
+
+def decoded(sent: bytes, codings: str, limit: int) -> bytes:
+    """`sent` without its content codings, the last applied taken off first (RFC 9110 section 8.4)."""
+    for coding in reversed([part.strip().lower() for part in codings.split(",") if part.strip()]):
+        try:
+            if coding in ("gzip", "x-gzip"):
+                sent = _gunzip(sent, limit)
+            elif coding == "zstd":
+                reader = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW).stream_reader(
+                    io.BytesIO(sent), read_across_frames=True
+                )
+                sent = _whole(reader.read(limit + 1), limit)
+            elif coding != "identity":
+                raise CodingRefused(
+                    f"Content-Encoding '{words(coding, 40)}' is not read here; {CODINGS} are."
+                )
+        except (zlib.error, zstandard.ZstdError, EOFError):
+            raise BodyIncomplete(f"The request body is not whole {coding}.") from None
+    return sent
+
+
+def _gunzip(sent: bytes, limit: int) -> bytes:
+    out = b""
+    while sent:
+        member = zlib.decompressobj(wbits=31)
+        out = _whole(out + member.decompress(sent, limit + 1 - len(out)), limit)
+        if not member.eof:
+            raise EOFError
+        sent = member.unused_data
+    return out
+
+
+def _whole(data: bytes, limit: int) -> bytes:
+    if len(data) > limit:
+        raise _too_large(limit)
+    return data
+
+
+def _too_large(limit: int) -> BodyTooLarge:
+    return BodyTooLarge(f"The request body is over the limit of {limit} bytes.")

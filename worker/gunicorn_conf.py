@@ -1,0 +1,35 @@
+"""gunicorn's configuration for the worker: one process, many threads.
+
+It knows gunicorn's names for the settings. It must not know models.
+"""
+
+import sys
+
+from worker.errors import StartFailed
+from worker.settings import environment
+
+try:
+    _settings = environment()
+except StartFailed as failed:
+    sys.exit(f"jevworker: {failed}")
+
+_address = f"[{_settings.host}]" if ":" in _settings.host else _settings.host
+bind = f"{_address}:{_settings.port}"
+# One process owns the device; a second would hold the model a second time.
+workers = 1
+worker_class = "gthread"
+# A thread for every slot, and some for health, metrics and quick refusals while all slots are taken.
+threads = _settings.max_concurrent + 16
+# Idle connections may wait for a thread's turn without holding one.
+worker_connections = threads + 1000
+# Longer than any client's pool keeps one idle (jevproxy: 4 s, nginx: 60 s), so that the client closes first.
+keepalive = 75
+# A stopping worker finishes what it has accepted.
+graceful_timeout = 60
+# Loading holds the interpreter for seconds at a time; a short timeout would kill a slow start.
+timeout = 300
+preload_app = False
+# gunicorn would put a control socket into the home directory, where two workers would meet.
+control_socket_disable = True
+loglevel = _settings.log_level
+proc_name = "jevworker"
