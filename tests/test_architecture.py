@@ -15,8 +15,9 @@ LIMIT = 350
 ORDER = {
     "jevproxy": ["errors", "settings", "headers", "body", "client", "upstream", "observe", "app", "wsgi"],
     "worker": [
-        "errors", "settings", "protocol", "rows", "groups", "usage", "buckets", "answers", "encoders", "model",
-        "folder", "checkpoint", "graphs", "engine", "lane", "decide", "observe", "app", "wsgi",
+        "errors", "settings", "document", "protocol", "rows", "groups", "usage", "buckets", "answers", "encoders",
+        "model", "folder", "checkpoint", "graphs", "engine", "lane", "decide", "batch", "catalog", "loading",
+        "observe", "body", "openapi", "app", "wsgi",
     ],
 }  # fmt: skip
 BESIDE = {"gunicorn_conf", "compare"}
@@ -112,6 +113,7 @@ def test_only_declared_packages_are_imported() -> None:
         "prometheus_client",
         "torch",
         "transformers",
+        "zstandard",
     }
     with_them = {"werkzeug", "tokenizers", "safetensors", "huggingface_hub", "numpy", "tqdm"}
     known = declared | with_them | set(ORDER) | set(sys.stdlib_module_names)

@@ -68,7 +68,7 @@ class Intake:
     def read(self, environ: Mapping[str, Any]) -> bytes:
         """The decoded body of a WSGI request.
 
-        Raises BodyTooLarge, BodyLate, BodyIncomplete, CodingRefused, or ClientGone if there is no one to tell.
+        Raises BodyTooLarge, BodyLate, BodyIncomplete, CodingRefused, or ClientGone when no one listens.
         """
         watch = self._watch(environ.get("gunicorn.socket"))
         try:
