@@ -87,7 +87,10 @@ def make(home: Path, requirements: Sequence[str], inputs: Iterable[Path], *, tor
     if stamp.is_file() and stamp.read_text() == wanted:
         say(f"the environment {home.name} is up to date")
         return bin_folder
-    shutil.rmtree(home, ignore_errors=True)
+    if home.is_dir():
+        shutil.rmtree(home)
+    else:
+        home.unlink(missing_ok=True)  # tox leaves a file of the name .venv that tells editors its environment
     step(
         f"making the virtual environment {home.name}",
         [sys.executable, "-m", "venv", home],
