@@ -36,7 +36,7 @@ _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 def request_id(fields: Iterable[tuple[str, str]]) -> str:
     """The client's x-request-id if there is one that is safe to log and to send on, else a new one."""
     for name, value in fields:
-        if name.lower() == "x-request-id" and _SANE_ID.fullmatch(value):
+        if len(name) == 12 and name.lower() == "x-request-id" and _SANE_ID.fullmatch(value):
             return value
     return secrets.token_hex(16)
 

@@ -70,7 +70,6 @@ class _InterimSkipped(http.client.HTTPResponse):
 class _Kept:
     """What both kinds of connection add to urllib3's: when it was last used, and whether it still can be."""
 
-    response_class = _InterimSkipped
     idle_limit: IdleLimit
     idle_since = 0.0
     sock: Any
@@ -88,10 +87,6 @@ class _Kept:
             self.idle_limit.closed_after(idle)
             return False
         return True
-
-    def send(self, data: bytes) -> None:
-        """http.client's way out, used for the head alone: kept back, to leave in one packet with the body."""
-        self.head = data
 
 
 class PlainConnection(_Kept, urllib3.connection.HTTPConnection):
@@ -186,15 +181,19 @@ class BackendAdapter(HTTPAdapter):
         body: RequestBody | None = request.body  # type: ignore[assignment]
         pieces = iter(body) if body is not None else iter(())
         first = next(pieces, b"")  # before a connection is taken: a client that sends nothing holds none
+        target = request.url[len(self._root) :]  # type: ignore[index]
+        head = _head(request.method, target, request.headers, body is not None and body.length is None)  # type: ignore[arg-type]
         connection: Any = self.pool._get_conn()
         connection.idle_limit = self.idle_limit
         reused = connection.sock is not None
         try:
             if not reused:
                 _connect(connection)
-            whole = _send(connection, request, request.url[len(self._root) :], first, pieces)
-            raw = _receive(connection, reused)
-        except BaseException:
+            whole = _send(connection.sock, head, first, pieces, body)
+            raw = _receive(connection.sock, request.method)  # type: ignore[arg-type]
+        except BaseException as error:
+            if reused and isinstance(error, BackendBroken) and error.kind == "closed":
+                self.idle_limit.closed_after(0.0)
             self._give_back(connection, False)
             raise
         return BackendResponse(raw, lambda intact: self._give_back(connection, intact and whole))
@@ -222,30 +221,21 @@ def _connect(connection: Any) -> None:
         raise refused from error
 
 
-def _send(connection: Any, request: Any, target: str, first: bytes, pieces: Iterator[bytes]) -> bool:
+def _send(sock: Any, head: bytes, first: bytes, pieces: Iterator[bytes], body: RequestBody | None) -> bool:
     """Send head and body; False if the backend answered, or gave up, before it had the whole body."""
-    chunked = request.body is not None and request.body.length is None
-    try:
-        connection.putrequest(request.method, target, skip_host=True, skip_accept_encoding=True)
-        for name, value in request.headers:
-            connection.putheader(name, value)
-        if chunked:
-            connection.putheader("Transfer-Encoding", "chunked")
-        connection.endheaders()
-    except (ValueError, http.client.HTTPException):
-        raise BadRequest("The request's path or a header field is not well-formed.") from None
+    chunked = body is not None and body.length is None
     watch = None
     try:
-        connection.sock.sendall(connection.head + _framed(first, chunked))
-        if request.body is None or (request.body.complete and not chunked):
+        sock.sendall(head + _framed(first, chunked))
+        if body is None or (body.complete and not chunked):
             return True
-        if not isinstance(connection.sock, ssl.SSLSocket):  # a TLS record need not mean an answer
-            sender = getcurrent()
-            watch = Watch(connection.sock, lambda _: sender.throw(_EarlyAnswer()))
+        if not isinstance(sock, ssl.SSLSocket):  # a TLS record need not mean an answer
+            sender: Any = getcurrent()
+            watch = Watch(sock, lambda _: sender.throw(_EarlyAnswer()))
         for piece in pieces:
-            connection.sock.sendall(_framed(piece, chunked))
+            sock.sendall(_framed(piece, chunked))
         if chunked:
-            connection.sock.sendall(b"0\r\n\r\n")
+            sock.sendall(b"0\r\n\r\n")
         return True
     except ProxyError:
         raise
@@ -256,23 +246,33 @@ def _send(connection: Any, request: Any, target: str, first: bytes, pieces: Iter
             watch.stop()
 
 
-def _receive(connection: Any, reused: bool) -> http.client.HTTPResponse:
+def _receive(sock: Any, method: str) -> http.client.HTTPResponse:
+    response = _InterimSkipped(sock, method=method)
     try:
-        raw = http.client.HTTPConnection.getresponse(connection)
-    except ProxyError:
-        raise
-    except (http.client.HTTPException, OSError, ValueError) as error:
-        if isinstance(error, ConnectionError):
-            if reused:
-                connection.idle_limit.closed_after(0.0)
-            raise BackendBroken("closed") from error
-        raise BackendBroken("protocol") from error
-    lengths = raw.headers.get_all("content-length", ())
+        response.begin()
+    except BaseException as error:
+        response.close()
+        if isinstance(error, ProxyError) or not isinstance(error, (http.client.HTTPException, OSError, ValueError)):
+            raise
+        raise BackendBroken("closed" if isinstance(error, ConnectionError) else "protocol") from error
+    lengths = response.headers.get_all("content-length", ())
     # RFC 9112 section 6.3: a length that is no number, or more than one, leaves the body's end unknown.
-    well_framed = raw.chunked or not lengths or (len(lengths) == 1 and lengths[0].strip().isdecimal())
-    if raw.status < 200 or raw.headers.defects or not well_framed:
+    well_framed = response.chunked or not lengths or (len(lengths) == 1 and lengths[0].strip().isdecimal())
+    if response.status < 200 or response.headers.defects or not well_framed:
+        response.close()
         raise BackendBroken("protocol")
-    return raw
+    return response
+
+
+def _head(method: str, target: str, fields: Fields, chunked: bool) -> bytes:
+    """A request's head as it goes on the wire. Raises BadRequest rather than let a line end into it."""
+    lines = [f"{method} {target} HTTP/1.1", *[f"{name}: {value}" for name, value in fields]]
+    if chunked:
+        lines.append("Transfer-Encoding: chunked")
+    head = "\r\n".join(lines)
+    if head.count("\r") != len(lines) - 1 or head.count("\n") != len(lines) - 1 or not target.isascii():
+        raise BadRequest()
+    return (head + "\r\n\r\n").encode("latin-1")
 
 
 def _framed(piece: bytes, chunked: bool) -> bytes:
