@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CONSTRAINTS = ROOT / "deploy" / "constraints-cpu.txt"
-STAMP = "inputs.sha256"
+STAMP = "made-from"
 
 # PyPI's torch for Linux on x86_64 is a CUDA build of several gigabytes; PyTorch's own index has a CPU build.
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -70,27 +70,34 @@ def install_cpu_torch(python: Path) -> None:
 
 
 def digest(inputs: Iterable[Path]) -> str:
-    """One hash over the Python version, the place of the clone and the named files' contents."""
-    total = hashlib.sha256(f"{sys.version} {ROOT}".encode())
+    """One hash over the named files' contents and the place of the clone."""
+    total = hashlib.sha256(str(ROOT).encode())
     for path in inputs:
         total.update(path.name.encode() + b"\0" + path.read_bytes())
     return total.hexdigest()
 
 
-def make(home: Path, requirements: Sequence[str], inputs: Iterable[Path], *, torch: bool = False) -> Path:
+def is_made(home: Path, stamp: str | None = None) -> bool:
+    """Whether the environment is whole, and, with a stamp, was made from the same."""
+    file = home / STAMP
+    return file.is_file() and stamp in (None, file.read_text())
+
+
+def make(home: Path, requirements: Sequence[str], stamp: str, *, torch: bool = False) -> Path:
     """Makes or reuses the environment `home`; returns its bin folder. Raises StepFailed.
 
-    requirements: pip's arguments after `pip install`. inputs: files whose change means a new environment.
+    requirements: pip's arguments after `pip install`. stamp: what it is made from; another one, or another
+    Python, means a new environment.
     """
-    stamp, wanted = home / STAMP, digest(inputs)
+    stamp = f"{stamp} {sys.version}"
     bin_folder = home / "bin"
-    if stamp.is_file() and stamp.read_text() == wanted:
+    if is_made(home, stamp):
         say(f"the environment {home.name} is up to date")
         return bin_folder
     if home.is_dir():
         shutil.rmtree(home)
     else:
-        home.unlink(missing_ok=True)  # tox leaves a file of the name .venv that tells editors its environment
+        home.unlink(missing_ok=True)
     step(
         f"making the virtual environment {home.name}",
         [sys.executable, "-m", "venv", home],
@@ -100,9 +107,9 @@ def make(home: Path, requirements: Sequence[str], inputs: Iterable[Path], *, tor
     if torch:
         install_cpu_torch(python)
     step(
-        "installing " + " ".join(requirements),
+        f"installing {' '.join(requirements)} into {home.name}",
         [python, "-m", "pip", "install", "--quiet", "-c", CONSTRAINTS, *requirements],
         "pip's message is above. The package index must be reachable; then run the same command again.",
     )
-    stamp.write_text(wanted)
+    (home / STAMP).write_text(stamp)
     return bin_folder
