@@ -13,7 +13,17 @@ def main() -> None:
         sys.exit(f"jevproxy: {error}")
     os.execv(
         sys.executable,
-        [sys.executable, "-m", "gunicorn", "-k", "gevent", "-c", "python:jevproxy.gunicorn_conf", *sys.argv[1:], "jevproxy.wsgi"],
+        [
+            sys.executable,
+            "-m",
+            "gunicorn",
+            "-k",
+            "gevent",
+            "-c",
+            "python:jevproxy.gunicorn_conf",
+            *sys.argv[1:],
+            "jevproxy.wsgi",
+        ],
     )
 
 

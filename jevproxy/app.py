@@ -30,7 +30,14 @@ HEALTH = Route("GET", "/health", admitted=False)
 class Answer(flask.Response):
     """What leaves for one request: status, header fields as they are, body pieces as they come."""
 
-    def __init__(self, status: int, reason: str, fields: Fields, body: Iterable[bytes], exchange: Exchange | None = None):
+    def __init__(
+        self,
+        status: int,
+        reason: str,
+        fields: Fields,
+        body: Iterable[bytes],
+        exchange: Exchange | None = None,
+    ):
         # werkzeug's own __init__ is left out: it would guess a content type and a length, and wrap the body.
         self.headers = Headers(fields)
         self._status_code = status
@@ -149,9 +156,12 @@ def create_app(settings: Settings, observer: Observer | None = None) -> flask.Fl
         record = environ["jevproxy.record"]
         record.kind = error.kind
         route = environ.get("jevproxy.route")
-        body = error_body(error.status, error.error_type, error.message, record.request_id, bool(route and route.openai))
-        answer = _own(error.status, "application/json", body, [*error.headers(), ("X-Request-Id", record.request_id)])
-        return answer
+        body = error_body(
+            error.status, error.error_type, error.message, record.request_id, bool(route and route.openai)
+        )
+        return _own(
+            error.status, "application/json", body, [*error.headers(), ("X-Request-Id", record.request_id)]
+        )
 
     @app.errorhandler(HTTPException)
     def refused(error: HTTPException) -> Answer:
@@ -177,7 +187,9 @@ def create_app(settings: Settings, observer: Observer | None = None) -> flask.Fl
         )
         try:
             return serve(environ, start_response)
-        except BaseException:  # such as a header field that gunicorn refuses to send: nobody will close the answer
+        except (
+            BaseException
+        ):  # such as a header field that gunicorn refuses to send: nobody will close the answer
             if "jevproxy.exchange" in environ:
                 environ["jevproxy.exchange"].close()
             raise
@@ -188,8 +200,14 @@ def create_app(settings: Settings, observer: Observer | None = None) -> flask.Fl
 
 def _own(status: int, content_type: str, body: bytes, fields: Fields | None = None) -> Answer:
     """An answer of this program's own."""
-    own = [("Date", formatdate(usegmt=True)), ("Content-Type", content_type), ("Content-Length", str(len(body)))]
-    return Answer(status, HTTPStatus(status).phrase if status != 499 else "Client Gone", own + (fields or []), [body])
+    own = [
+        ("Date", formatdate(usegmt=True)),
+        ("Content-Type", content_type),
+        ("Content-Length", str(len(body))),
+    ]
+    return Answer(
+        status, HTTPStatus(status).phrase if status != 499 else "Client Gone", own + (fields or []), [body]
+    )
 
 
 def _target(environ: dict[str, Any]) -> str:

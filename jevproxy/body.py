@@ -72,7 +72,7 @@ class RequestBody:
         gunicorn's own Body.read(n) waits for all n bytes, which would hold back a body that is still arriving;
         below it, its chunk parser and its socket reader give what is there.
         """
-        reader = getattr(self._stream, "reader", None)
+        reader: Any = getattr(self._stream, "reader", None)
         if self.length is None and hasattr(reader, "parser"):
             yield from filter(None, reader.parser or ())
             reader.parser = None

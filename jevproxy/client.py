@@ -128,9 +128,7 @@ def peek(sock: socket.socket) -> bytes | None:
 
 def _fields_of(environ: dict[str, Any]) -> Fields:
     """The header fields that a WSGI environ can tell: joined where they were repeated."""
-    fields = [
-        (key[5:].replace("_", "-"), value) for key, value in environ.items() if key.startswith("HTTP_")
-    ]
+    fields = [(key[5:].replace("_", "-"), value) for key, value in environ.items() if key.startswith("HTTP_")]
     for key in ("CONTENT_TYPE", "CONTENT_LENGTH"):
         if environ.get(key):
             fields.append((key.replace("_", "-"), environ[key]))

@@ -44,7 +44,9 @@ class Slots:
 class Exchange:
     """Forwards one request. `begin`, then iterate the answer's body, then `close`, which may come at any time."""
 
-    def __init__(self, backend: Backend, slots: Slots, settings: Settings, client: Client, record: Record) -> None:
+    def __init__(
+        self, backend: Backend, slots: Slots, settings: Settings, client: Client, record: Record
+    ) -> None:
         self._backend = backend
         self._slots = slots
         self._settings = settings

@@ -53,7 +53,7 @@ def post_worker_init(worker: Any) -> None:
 
 def when_ready(server: Any) -> None:
     """Make a second SIGTERM end at once what the first one is draining, as SIGQUIT does."""
-    seen = []
+    seen: list[int] = []
 
     def terminate(number: int, frame: Any) -> None:
         server.signal(signal.SIGQUIT if seen else number, frame)
@@ -67,7 +67,7 @@ def child_exit(server: Any, worker: Any) -> None:
         mark_process_dead,  # reads the directory's name when it is imported
     )
 
-    mark_process_dead(worker.pid, path=_metrics_directory)
+    mark_process_dead(worker.pid, path=_metrics_directory)  # type: ignore[no-untyped-call]
 
 
 def on_exit(server: Any) -> None:

@@ -93,7 +93,13 @@ class Observer:
     def _write(self, record: Record, total: float) -> None:
         now = time.time()
         path = record.path
-        if len(path) > PATH_LOGGED or not path.isascii() or '"' in path or "\\" in path or not path.isprintable():
+        if (
+            len(path) > PATH_LOGGED
+            or not path.isascii()
+            or '"' in path
+            or "\\" in path
+            or not path.isprintable()
+        ):
             path = json.dumps(path[:PATH_LOGGED])[1:-1]
         line = (
             f'{{"time":"{_second(int(now))}.{int(now % 1 * 1000):03d}Z","id":"{record.request_id}",'
@@ -107,7 +113,7 @@ class Observer:
         """All metrics in Prometheus' text format."""
         if self._shared and os.path.isdir(self._shared):
             registry = CollectorRegistry()
-            MultiProcessCollector(registry, path=self._shared)
+            MultiProcessCollector(registry, path=self._shared)  # type: ignore[no-untyped-call]
             return generate_latest(registry)
         return generate_latest(self.registry)
 

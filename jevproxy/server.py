@@ -26,6 +26,7 @@ REFUSALS = (
     (errors.LimitRequestHeaders, 431, "Request Header Fields Too Large", "The header fields are too large."),
     (errors.ExpectationFailed, 417, "Expectation Failed", "Only 100-continue can be expected."),
     (errors.ParseException, 400, "Bad Request", "The request is not well-formed HTTP."),
+    (BaseException, 500, "Internal Server Error", "The proxy failed to handle this request."),
 )
 
 
@@ -53,7 +54,8 @@ class Response(wsgi.Response):
         if self.headers_sent:
             super().write(arg)
             return
-        sock, gathered = self.sock, _Gathered()
+        gathered = _Gathered()
+        sock: Any = self.sock
         self.sock = gathered
         try:
             super().write(arg)
@@ -118,13 +120,9 @@ def _close_idle(worker: Any, idle: set[socket.socket]) -> None:
 
 
 def refuse(client: Any, request: Any, error: BaseException, observer: Observer, log: Any) -> None:
-    """Answer what cannot become a request, or failed outside the application, in the wire contract's JSON; then close."""
-    for kind, status, reason, words in REFUSALS:
-        if isinstance(error, kind):
-            error_type = "invalid_request"
-            break
-    else:
-        status, reason, words, error_type = 500, "Internal Server Error", "The proxy failed.", "internal_error"
+    """Answer what cannot become a request, or failed outside the application, in the contract's JSON; then close."""
+    status, reason, words = next(row[1:] for row in REFUSALS if isinstance(error, row[0]))
+    if status == 500:
         log.error("A request failed outside the application.", exc_info=error)
     record = Record(
         getattr(request, "method", None) or "-",
@@ -134,6 +132,7 @@ def refuse(client: Any, request: Any, error: BaseException, observer: Observer, 
         status=status,
         kind="refused" if status < 500 else "internal",
     )
+    error_type = "invalid_request" if status < 500 else "internal_error"
     body = error_body(status, error_type, words, record.request_id)
     head = (
         f"HTTP/1.1 {status} {reason}\r\nConnection: close\r\nContent-Type: application/json\r\n"

@@ -149,7 +149,13 @@ def _bytes(value: float) -> int:
 
 
 KNOBS = (
-    Knob("OMNI_JEV_BIND", "bind", "127.0.0.1:8080", _bind, "where it listens: host:port, [v6]:port or unix:PATH"),
+    Knob(
+        "OMNI_JEV_BIND",
+        "bind",
+        "127.0.0.1:8080",
+        _bind,
+        "where it listens: host:port, [v6]:port or unix:PATH",
+    ),
     Knob(
         "OMNI_JEV_BACKEND_URL",
         "backend_url",
@@ -198,7 +204,7 @@ KNOBS = (
         "routes",
         "decisions",
         _routes,
-        "what is forwarded: `decisions`, `generation` or `METHOD /path` (a trailing `*` for a subtree), comma-separated",
+        "what is forwarded: `decisions`, `generation`, `METHOD /path` (a trailing `*`: the subtree), comma-separated",
     ),
     Knob(
         "OMNI_JEV_POOL_IDLE",

@@ -100,13 +100,13 @@ class TLSConnection(_Kept, urllib3.connection.HTTPSConnection):
 class PlainPool(urllib3.HTTPConnectionPool):
     """Connections to an http backend."""
 
-    ConnectionCls = PlainConnection  # type: ignore[assignment]
+    ConnectionCls = PlainConnection
 
 
 class TLSPool(urllib3.HTTPSConnectionPool):
     """Connections to an https backend."""
 
-    ConnectionCls = TLSConnection  # type: ignore[assignment]
+    ConnectionCls = TLSConnection
 
 
 class BackendResponse(requests.Response):
@@ -119,7 +119,7 @@ class BackendResponse(requests.Response):
     def __init__(self, raw: http.client.HTTPResponse, give_back: Callable[[bool], None]) -> None:
         # requests.Response.__init__ is left out: it builds a cookie jar and a header map for each response.
         self.raw = raw
-        self.history = []
+        self.history: list[requests.Response] = []
         self.status_code = raw.status
         self.reason = raw.reason
         self.fields: Fields = list(raw.headers.raw_items())
@@ -178,11 +178,11 @@ class BackendAdapter(HTTPAdapter):
 
         Raises BackendUnreachable, BackendBroken, and whatever the body raises while it arrives.
         """
-        body: RequestBody | None = request.body  # type: ignore[assignment]
+        body: RequestBody | None = request.body
         pieces = iter(body) if body is not None else iter(())
         first = next(pieces, b"")  # before a connection is taken: a client that sends nothing holds none
-        target = request.url[len(self._root) :]  # type: ignore[index]
-        head = _head(request.method, target, request.headers, body is not None and body.length is None)  # type: ignore[arg-type]
+        target = request.url[len(self._root) :]
+        head = _head(request.method, target, request.headers, body is not None and body.length is None)
         connection: Any = self.pool._get_conn()
         connection.idle_limit = self.idle_limit
         reused = connection.sock is not None
@@ -190,7 +190,7 @@ class BackendAdapter(HTTPAdapter):
             if not reused:
                 _connect(connection)
             whole = _send(connection.sock, head, first, pieces, body)
-            raw = _receive(connection.sock, request.method)  # type: ignore[arg-type]
+            raw = _receive(connection.sock, request.method)
         except BaseException as error:
             if reused and isinstance(error, BackendBroken) and error.kind == "closed":
                 self.idle_limit.closed_after(0.0)
@@ -252,7 +252,9 @@ def _receive(sock: Any, method: str) -> http.client.HTTPResponse:
         response.begin()
     except BaseException as error:
         response.close()
-        if isinstance(error, ProxyError) or not isinstance(error, (http.client.HTTPException, OSError, ValueError)):
+        if isinstance(error, ProxyError) or not isinstance(
+            error, (http.client.HTTPException, OSError, ValueError)
+        ):
             raise
         raise BackendBroken("closed" if isinstance(error, ConnectionError) else "protocol") from error
     lengths = response.headers.get_all("content-length", ())
@@ -288,8 +290,7 @@ class _StatelessSession(requests.Session):
         self.headers.clear()
 
     def get_redirect_target(self, resp: requests.Response) -> None:
-        """Redirects are relayed to the client, which may follow them."""
-        return None
+        """None, always: redirects are relayed to the client, which may follow them."""
 
 
 class Backend:
@@ -302,11 +303,11 @@ class Backend:
         self._host = parts.netloc
         self._session = _StatelessSession()
         self._session.adapters.clear()
-        self._session.mount(self._root, BackendAdapter(self._root, pool_idle, max_concurrent + SPARE_CONNECTIONS))
+        self._session.mount(
+            self._root, BackendAdapter(self._root, pool_idle, max_concurrent + SPARE_CONNECTIONS)
+        )
 
-    def exchange(
-        self, method: str, target: str, fields: Fields, body: RequestBody | None
-    ) -> BackendResponse:
+    def exchange(self, method: str, target: str, fields: Fields, body: RequestBody | None) -> BackendResponse:
         """Send one request to `target` (path and query, as the client wrote them), and read the response's head.
 
         `fields` as `headers.to_backend` gives them. Raises the errors of BackendAdapter.send.
@@ -314,10 +315,12 @@ class Backend:
         request = requests.PreparedRequest()
         request.method = method
         request.url = self._root + self._prefix + target
-        request.headers = [("Host", self._host), *fields]  # type: ignore[assignment]
-        request.body = body  # type: ignore[assignment]
+        request.headers = [("Host", self._host), *fields]
+        request.body = body
         request.hooks = {}
-        return self._session.send(request, stream=True, allow_redirects=False, verify=True, cert=None, proxies={})  # type: ignore[return-value]
+        return self._session.send(
+            request, stream=True, allow_redirects=False, verify=True, cert=None, proxies={}
+        )
 
     def close(self) -> None:
         self._session.close()

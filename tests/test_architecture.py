@@ -13,14 +13,16 @@ LIMIT = 350
 
 # Lowest first. `gunicorn_conf` stands beside: it may import what any module may, and none imports it.
 ORDER = {
-    "jevproxy": ["errors", "settings", "headers", "body", "client", "upstream", "observe", "app", "wsgi"],
+    "jevproxy": [
+        "errors", "settings", "headers", "body", "client", "upstream", "observe", "exchange", "server", "app", "wsgi",
+    ],
     "worker": [
         "errors", "settings", "document", "protocol", "rows", "groups", "usage", "buckets", "answers", "encoders",
         "model", "folder", "checkpoint", "graphs", "engine", "lane", "decide", "batch", "catalog", "loading",
         "observe", "body", "openapi", "app", "wsgi",
     ],
 }  # fmt: skip
-BESIDE = {"gunicorn_conf", "compare"}
+BESIDE = {"gunicorn_conf", "__main__", "compare"}
 
 # Who may import what. A name that is not here is open to every module.
 ONLY = {
