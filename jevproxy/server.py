@@ -41,6 +41,8 @@ class _Gathered:
 class Response(wsgi.Response):
     """gunicorn's response, with the application's header fields alone, and head and first piece in one packet."""
 
+    sock: Any
+
     def default_headers(self) -> list[str]:
         lines = [
             f"HTTP/{self.req.version[0]}.{self.req.version[1]} {self.status}\r\n",
@@ -55,7 +57,7 @@ class Response(wsgi.Response):
             super().write(arg)
             return
         gathered = _Gathered()
-        sock: Any = self.sock
+        sock = self.sock
         self.sock = gathered
         try:
             super().write(arg)
