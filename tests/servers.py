@@ -93,13 +93,18 @@ class Program:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        why = ""
         try:
             wait_until(lambda: self._ended() or ready(), START_SECONDS, f"{argv[0]} being ready")
         except AssertionError:
-            self.kill()
-            raise AssertionError(f"{argv[0]} was not ready in time:\n{self.output()[-4000:]}") from None
+            why = "was not ready in time"
         if self._ended():
-            raise AssertionError(f"{argv[0]} ended with {self._process.returncode}:\n{self.output()[-4000:]}")
+            why = f"ended with {self._process.returncode}"
+        if why:
+            self.kill()
+            words = self.output()[-4000:]
+            self._output.close()
+            raise AssertionError(f"{argv[0]} {why}:\n{words}")
 
     @property
     def port(self) -> int:
