@@ -15,6 +15,7 @@ from werkzeug.datastructures import Headers
 from werkzeug.exceptions import HTTPException
 from werkzeug.exceptions import MethodNotAllowed as NoSuchMethod
 from werkzeug.exceptions import NotFound as NoSuchPath
+from werkzeug.routing import PathConverter, ValidationError
 
 from .client import Client
 from .errors import MethodNotAllowed, NotFound, ProxyError, error_body
@@ -110,6 +111,21 @@ class NoSessions(SessionInterface):
 _NO_SESSION: Any = object()
 
 
+class Subtree(PathConverter):
+    """Whatever follows a subtree's slash: empty segments and line ends too, but no way out of it by dot segments.
+
+    The backend may resolve `..`, and would then serve what was not routed.
+    """
+
+    regex = r"[\s\S]*"
+    part_isolating = False
+
+    def to_python(self, value: str) -> str:
+        if {".", ".."} & set(value.split("/")):
+            raise ValidationError()
+        return value
+
+
 def create_app(settings: Settings, observer: Observer | None = None) -> flask.Flask:
     """The application for one set of settings: routes forwarded to the backend, health, and metrics."""
     observer = observer or Observer()
@@ -122,6 +138,8 @@ def create_app(settings: Settings, observer: Observer | None = None) -> flask.Fl
     # Werkzeug would answer a doubled slash by a redirect: a path is forwarded as it is, or is unknown.
     app.url_map.merge_slashes = False
     app.url_map.strict_slashes = False
+    app.url_map.converters["subtree"] = Subtree
+    generates = any(route.openai for route in settings.routes)
 
     def forward(route: Route, timeout: float) -> Callable[..., Answer]:
         def view(**_: str) -> Answer:
@@ -138,7 +156,7 @@ def create_app(settings: Settings, observer: Observer | None = None) -> flask.Fl
 
     for route in (*settings.routes, HEALTH):
         app.add_url_rule(
-            route.path.replace("*", "<path:rest>"),
+            route.path.replace("*", "<subtree:rest>"),
             endpoint=f"{route.method} {route.path}",
             view_func=forward(route, settings.health_timeout if route is HEALTH else settings.timeout),
             methods=[route.method],
@@ -156,12 +174,10 @@ def create_app(settings: Settings, observer: Observer | None = None) -> flask.Fl
         record = environ["jevproxy.record"]
         record.kind = error.kind
         route = environ.get("jevproxy.route")
-        body = error_body(
-            error.status, error.error_type, error.message, record.request_id, bool(route and route.openai)
-        )
-        return _own(
-            error.status, "application/json", body, [*error.headers(), ("X-Request-Id", record.request_id)]
-        )
+        openai = route.openai if route else generates
+        body = error_body(error.status, error.error_type, error.message, record.request_id, openai)
+        fields = [*error.headers(), ("X-Request-Id", record.request_id)]
+        return _own(error.status, "application/json", body, fields)
 
     @app.errorhandler(HTTPException)
     def refused(error: HTTPException) -> Answer:
@@ -180,6 +196,8 @@ def create_app(settings: Settings, observer: Observer | None = None) -> flask.Fl
 
     def with_client(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         client = Client(environ, start_response)
+        # No other protocol is offered (RFC 9110 section 7.8), and werkzeug would route a websocket's elsewhere.
+        environ.pop("HTTP_UPGRADE", None)
         environ["jevproxy.client"] = client
         environ["jevproxy.observer"] = observer
         environ["jevproxy.record"] = Record(

@@ -63,6 +63,11 @@ class BodyTooLarge(ProxyError):
         super().__init__(f"The request body is larger than {limit_bytes} bytes.")
 
 
+class UnknownCoding(ProxyError):
+    status, error_type, kind, close = 501, "not_implemented", "bad_request", True
+    message = "Of the transfer codings, only chunked is taken."
+
+
 class NoSlot(ProxyError):
     status, error_type, kind = 503, "overloaded", "shed"
     message = "Too many requests are in flight. Try again shortly."

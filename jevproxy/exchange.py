@@ -12,8 +12,17 @@ from gevent import getcurrent
 
 from .body import RequestBody
 from .client import Client
-from .errors import BackendBroken, BadRequest, ClientGone, DeadlineExceeded, NoSlot
-from .headers import Fields, content_length, is_chunked, is_stream, media_type, to_backend, to_client
+from .errors import BackendBroken, BadRequest, ClientGone, DeadlineExceeded, NoSlot, UnknownCoding
+from .headers import (
+    Fields,
+    content_length,
+    is_chunked,
+    is_coded,
+    is_stream,
+    media_type,
+    to_backend,
+    to_client,
+)
 from .observe import Observer, Record
 from .settings import Route, Settings
 from .upstream import Backend, BackendResponse
@@ -94,6 +103,8 @@ class Exchange:
         except ValueError:
             raise BadRequest("Content-Length is not one number.") from None
         if is_chunked(fields):
+            if is_coded(fields):
+                raise UnknownCoding()
             return RequestBody(stream, None, self._settings.max_body, self._watch_client)
         if length is None:
             return None

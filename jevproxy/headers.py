@@ -91,8 +91,15 @@ def content_length(fields: Iterable[tuple[str, str]]) -> int | None:
 
 
 def is_chunked(fields: Iterable[tuple[str, str]]) -> bool:
-    """Whether a body comes in chunks: no other transfer coding is taken, from clients or from the backend."""
+    """Whether a body comes in chunks."""
     return any(name.lower() == "transfer-encoding" for name, _ in fields)
+
+
+def is_coded(fields: Iterable[tuple[str, str]]) -> bool:
+    """Whether a body has a transfer coding beside chunked, which would have to be undone here."""
+    return any(
+        name.lower() == "transfer-encoding" and value.strip().lower() != "chunked" for name, value in fields
+    )
 
 
 def media_type(content_type: str | None) -> str:

@@ -126,11 +126,10 @@ def _routes(text: str) -> tuple[Route, ...]:
                 raise SettingsError(f"takes {', '.join(NAMED_ROUTES)} or `METHOD /path`, comma-separated")
             if path in OWN_PATHS or "*" in path[:-1] or "<" in path or "?" in path:
                 raise SettingsError("takes no path of the proxy's own, and `*` only as a path's end")
-            decides = line in NAMED_ROUTES["decisions"]
-            found.setdefault(
-                (method, path),
-                Route(method, path, openai=not decides, admitted=line != "GET /v1/models"),
-            )
+            # GET /v1/models is in both sets: with `generation`, its clients read its errors as well.
+            openai = line not in NAMED_ROUTES["decisions"] or item == "generation"
+            openai = openai or bool(found.get((method, path)) and found[method, path].openai)
+            found[method, path] = Route(method, path, openai, admitted=line != "GET /v1/models")
     if not found:
         raise SettingsError("names no route")
     return tuple(found.values())
@@ -139,7 +138,7 @@ def _routes(text: str) -> tuple[Route, ...]:
 def _origins(text: str) -> tuple[str, ...]:
     origins = tuple(filter(None, (part.strip() for part in text.split(","))))
     for origin in origins:
-        if origin != "*" and not re.fullmatch(r"https?://[^/\s*@]+", origin):
+        if origin != "*" and not re.fullmatch(r"https?://[^/\s*@?#]+", origin):
             raise SettingsError("takes `*` or origins such as https://app.example, comma-separated")
     return origins
 
