@@ -192,6 +192,12 @@ def create_app(settings: Settings, observer: Observer | None = None) -> flask.Fl
         app.logger.exception("request %s failed", flask.request.environ["jevproxy.record"].request_id)
         return failed(ProxyError())
 
+    if settings.cors_origins:
+        from .cors import allow  # what needs no CORS does not load it
+
+        methods = sorted({route.method for route in settings.routes} | {"GET", "HEAD"})
+        allow(app, settings.cors_origins, methods, lambda: Answer(204, "No Content", [_date()], ()))
+
     serve = app.wsgi_app
 
     def with_client(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
@@ -219,13 +225,17 @@ def create_app(settings: Settings, observer: Observer | None = None) -> flask.Fl
 def _own(status: int, content_type: str, body: bytes, fields: Fields | None = None) -> Answer:
     """An answer of this program's own."""
     own = [
-        ("Date", formatdate(usegmt=True)),
+        _date(),
         ("Content-Type", content_type),
         ("Content-Length", str(len(body))),
     ]
     return Answer(
         status, HTTPStatus(status).phrase if status != 499 else "Client Gone", own + (fields or []), [body]
     )
+
+
+def _date() -> tuple[str, str]:
+    return "Date", formatdate(usegmt=True)
 
 
 def _target(environ: dict[str, Any]) -> str:

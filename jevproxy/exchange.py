@@ -67,7 +67,7 @@ class Exchange:
         self._watch: Any = None
         self._response: BackendResponse | None = None
         self._first: list[bytes] = []
-        self._idle = 0.0
+        self._idle: gevent.Timeout | None = None
         self._ended_at = 0.0
         self._began = 0.0
 
@@ -140,38 +140,38 @@ class Exchange:
                 self._first = [b"".join(self._first)]
 
     def _as_stream(self) -> None:
-        """A stream may take longer in all, but not be silent for long."""
-        self._idle = self._settings.stream_idle
-        left = self._settings.stream_timeout - (time.perf_counter() - self._began)
-        self._new_deadline(left)
-
-    def _new_deadline(self, seconds: float) -> None:
+        """A stream may take longer in all, but not stand still for long, on either side."""
         if self._deadline:
             self._deadline.close()
-        self._deadline = gevent.Timeout.start_new(max(seconds, 0.001), DeadlineExceeded())
+        left = self._settings.stream_timeout - (time.perf_counter() - self._began)
+        self._deadline = gevent.Timeout.start_new(max(left, 0.001), DeadlineExceeded())
+        self._idle = gevent.Timeout.start_new(self._settings.stream_idle, DeadlineExceeded())
+
+    def _moved(self) -> None:
+        """A stream's byte was read, or taken by the client."""
+        if self._idle:
+            self._idle.close()
+            self._idle = gevent.Timeout.start_new(self._settings.stream_idle, DeadlineExceeded())
 
     def __iter__(self) -> Iterator[bytes]:
         yield from self._first
         response = self._response
         if response is None or self._ended_at:
             return
-        while piece := self._read_some(response):
+        while piece := response.read_some():
+            self._moved()
             yield piece
+            self._moved()
         self._backend_done()
-
-    def _read_some(self, response: BackendResponse) -> bytes:
-        if not self._idle:
-            return response.read_some()
-        with gevent.Timeout.start_new(self._idle, DeadlineExceeded()):
-            return response.read_some()
 
     def _backend_done(self) -> None:
         self._ended_at = time.perf_counter()
 
     def close(self) -> None:
         """Free the slot, the timers and the backend's connection."""
-        if self._deadline:
-            self._deadline.close()
+        for timer in (self._deadline, self._idle):
+            if timer:
+                timer.close()
         if self._watch:
             self._watch.stop()
         if self._response:

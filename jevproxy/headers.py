@@ -27,6 +27,15 @@ HOP_BY_HOP = frozenset(
 )
 # Host is the backend's; Expect is answered by this server; the id is written anew, once.
 _NOT_SENT = HOP_BY_HOP | {"host", "expect", "x-request-id"}
+_STREAMS = frozenset(
+    (
+        "text/event-stream",
+        "application/x-ndjson",
+        "application/ndjson",
+        "application/jsonl",
+        "application/json-seq",
+    )
+)
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 # RFC 9110 section 5.5: visible characters, space and tab, obs-text.
 _FIELD_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
@@ -109,9 +118,7 @@ def media_type(content_type: str | None) -> str:
 
 def is_stream(media: str) -> bool:
     """Whether a body of this media type is meant to be read while it arrives, over any length of time."""
-    return media in ("text/event-stream", "application/x-ndjson", "application/jsonl") or media.startswith(
-        ("audio/", "video/")
-    )
+    return media in _STREAMS or media.startswith(("audio/", "video/"))
 
 
 def _dropped(fields: Iterable[tuple[str, str]], always: frozenset[str]) -> frozenset[str] | set[str]:
