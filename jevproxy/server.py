@@ -52,6 +52,13 @@ class Response(wsgi.Response):
             lines.append("Transfer-Encoding: chunked\r\n")
         return lines
 
+    def process_headers(self, headers: list[tuple[str, str]]) -> None:
+        # gunicorn's own drops Date and Server, which are the backend's here; the fields were checked as they came.
+        self.headers = headers
+        for name, value in headers:
+            if name.lower() == "content-length":
+                self.response_length = int(value)
+
     def write(self, arg: bytes) -> None:
         if self.headers_sent:
             super().write(arg)

@@ -1,10 +1,9 @@
 """The backend: one pooled requests.Session, one attempt, and what can go wrong on its side.
 
-Alone knows requests, urllib3 and http.client, and turns their exceptions into ours. Must not know Flask, the routes
-or the client.
+Alone knows requests and urllib3, and turns their exceptions into ours. Must not know Flask, the routes or the client.
 """
 
-import http.client
+import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
@@ -20,12 +19,12 @@ from .body import RequestBody
 from .client import Watch, peek
 from .errors import BackendBroken, BackendUnreachable, BadRequest, ProxyError
 from .headers import Fields
+from .response import ResponseReader
 
-PIECE = 64 * 1024
 # GET /health and GET /v1/models are outside admission: room for theirs beside the admitted exchanges' connections.
 SPARE_CONNECTIONS = 64
 # How long a backend's observed idle limit is believed.
-RELEARN = 300.0
+RELEARN = 60.0
 
 
 class IdleLimit:
@@ -56,37 +55,47 @@ class _EarlyAnswer(Exception):
     """The backend answers, or closes, while the request body is still being sent."""
 
 
-class _InterimSkipped(http.client.HTTPResponse):
-    """http.client passes over 100 Continue alone; 102 and 103 are interim responses as well (RFC 9110 15.2)."""
-
-    def _read_status(self) -> tuple[str, int, str]:
-        version, status, reason = super()._read_status()  # type: ignore[misc]
-        while status in (102, 103):
-            http.client.parse_headers(self.fp)
-            version, status, reason = super()._read_status()  # type: ignore[misc]
-        return version, status, reason
-
-
 class _Kept:
     """What both kinds of connection add to urllib3's: when it was last used, and whether it still can be."""
 
     idle_limit: IdleLimit
     idle_since = 0.0
+    rested = 0.0
     sock: Any
+    host: str
+    port: int
 
     @property
     def is_connected(self) -> bool:
         if self.sock is None:
             return False
-        idle = time.monotonic() - self.idle_since
-        if not self.idle_limit.allows(idle):
+        self.rested = time.monotonic() - self.idle_since
+        if not self.idle_limit.allows(self.rested):
             return False
         if isinstance(self.sock, ssl.SSLSocket):
             return super().is_connected  # type: ignore[misc]
         if peek(self.sock) is not None:  # closed, or bytes that nobody asked for
-            self.idle_limit.closed_after(idle)
+            self.idle_limit.closed_after(self.rested)
             return False
         return True
+
+    def _new_conn(self) -> socket.socket:
+        """A connected socket. urllib3's own loop over addresses would take a deadline for one that does not answer."""
+        refused: OSError = OSError("no address")
+        for family, kind, protocol, _, address in socket.getaddrinfo(
+            self.host.strip("[]"), self.port, type=socket.SOCK_STREAM
+        ):
+            sock = socket.socket(family, kind, protocol)
+            try:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sock.connect(address)
+                return sock
+            except BaseException as error:
+                sock.close()
+                if isinstance(error, ProxyError) or not isinstance(error, OSError):
+                    raise
+                refused = error
+        raise refused
 
 
 class PlainConnection(_Kept, urllib3.connection.HTTPConnection):
@@ -95,6 +104,11 @@ class PlainConnection(_Kept, urllib3.connection.HTTPConnection):
 
 class TLSConnection(_Kept, urllib3.connection.HTTPSConnection):
     """A connection to an https backend."""
+
+    def connect(self) -> None:
+        super().connect()
+        # RFC 9112 section 9.8: a body that the connection's end delimits is whole only if TLS says that it ended.
+        self.sock.suppress_ragged_eofs = False
 
 
 class PlainPool(urllib3.HTTPConnectionPool):
@@ -116,35 +130,24 @@ class BackendResponse(requests.Response):
     end delimit it.
     """
 
-    def __init__(self, raw: http.client.HTTPResponse, give_back: Callable[[bool], None]) -> None:
+    def __init__(self, raw: ResponseReader, give_back: Callable[[bool], None]) -> None:
         # requests.Response.__init__ is left out: it builds a cookie jar and a header map for each response.
         self.raw = raw
         self.history: list[requests.Response] = []
         self.status_code = raw.status
         self.reason = raw.reason
-        self.fields: Fields = list(raw.headers.raw_items())
-        self.length: int | None = None if raw.chunked else raw.length
+        self.fields: Fields = raw.fields
+        self.length: int | None = raw.length
         self._content = False
         self._content_consumed = False
         self._give_back: Callable[[bool], None] | None = give_back
-        self._whole = self.length == 0
-        if self._whole:
+        if raw.finished:
             self.close()
 
     def read_some(self) -> bytes:
         """The next bytes as they arrive, empty at the end. Raises BackendBroken if the body was cut short."""
-        if self._whole:
-            return b""
-        try:
-            piece = self.raw.read1(PIECE)
-        except ProxyError:
-            raise
-        except (http.client.HTTPException, OSError, ValueError):
-            raise BackendBroken("cut") from None
-        if not piece and self.raw.length:
-            raise BackendBroken("cut")
-        if not piece or self.raw.length == 0:
-            self._whole = True
+        piece = self.raw.read_some()
+        if self.raw.finished:
             self.close()
         return piece
 
@@ -152,9 +155,7 @@ class BackendResponse(requests.Response):
         """Give the connection back if the body was read whole, else end it. May be called more than once."""
         give_back, self._give_back = self._give_back, None
         if give_back:
-            reusable = self._whole and not self.raw.will_close
-            self.raw.close()
-            give_back(reusable)
+            give_back(self.raw.reusable)
 
 
 class BackendAdapter(HTTPAdapter):
@@ -190,10 +191,10 @@ class BackendAdapter(HTTPAdapter):
             if not reused:
                 _connect(connection)
             whole = _send(connection.sock, head, first, pieces, body)
-            raw = _receive(connection.sock, request.method)
+            raw = ResponseReader(connection.sock, request.method)
         except BaseException as error:
             if reused and isinstance(error, BackendBroken) and error.kind == "closed":
-                self.idle_limit.closed_after(0.0)
+                self.idle_limit.closed_after(connection.rested)
             self._give_back(connection, False)
             raise
         return BackendResponse(raw, lambda intact: self._give_back(connection, intact and whole))
@@ -231,7 +232,7 @@ def _send(sock: Any, head: bytes, first: bytes, pieces: Iterator[bytes], body: R
             return True
         if not isinstance(sock, ssl.SSLSocket):  # a TLS record need not mean an answer
             sender: Any = getcurrent()
-            watch = Watch(sock, lambda _: sender.throw(_EarlyAnswer()))
+            watch = Watch(sock, lambda _: None if _is_interim(sock) else sender.throw(_EarlyAnswer()))
         for piece in pieces:
             sock.sendall(_framed(piece, chunked))
         if chunked:
@@ -246,24 +247,12 @@ def _send(sock: Any, head: bytes, first: bytes, pieces: Iterator[bytes], body: R
             watch.stop()
 
 
-def _receive(sock: Any, method: str) -> http.client.HTTPResponse:
-    response = _InterimSkipped(sock, method=method)
+def _is_interim(sock: Any) -> bool:
+    """Whether what waits in a socket begins a 1xx response: it answers nothing, and the body is still wanted."""
     try:
-        response.begin()
-    except BaseException as error:
-        response.close()
-        if isinstance(error, ProxyError) or not isinstance(
-            error, (http.client.HTTPException, OSError, ValueError)
-        ):
-            raise
-        raise BackendBroken("closed" if isinstance(error, ConnectionError) else "protocol") from error
-    lengths = response.headers.get_all("content-length", ())
-    # RFC 9112 section 6.3: a length that is no number, or more than one, leaves the body's end unknown.
-    well_framed = response.chunked or not lengths or (len(lengths) == 1 and lengths[0].strip().isdecimal())
-    if response.status < 200 or response.headers.defects or not well_framed:
-        response.close()
-        raise BackendBroken("protocol")
-    return response
+        return bool(sock.recv(10, socket.MSG_PEEK | socket.MSG_DONTWAIT)[:10] == b"HTTP/1.1 1")
+    except OSError:
+        return False
 
 
 def _head(method: str, target: str, fields: Fields, chunked: bool) -> bytes:
