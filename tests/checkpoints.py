@@ -22,10 +22,17 @@ from worker.model import Decision
 # `base` has the work of a published encoder's base size.
 SIZES: dict[str, dict[str, int]] = {
     "tiny": {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 96},
-    "base": {"hidden_size": 768, "num_hidden_layers": 22, "num_attention_heads": 12, "intermediate_size": 1152},
+    "base": {
+        "hidden_size": 768,
+        "num_hidden_layers": 22,
+        "num_attention_heads": 12,
+        "intermediate_size": 1152,
+    },
 }
 SPECIAL = ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]")
-SPECIAL_NAMES = dict(zip(("unk_token", "cls_token", "sep_token", "pad_token", "mask_token"), SPECIAL))
+SPECIAL_NAMES = dict(
+    zip(("unk_token", "cls_token", "sep_token", "pad_token", "mask_token"), SPECIAL, strict=True)
+)
 CONFIG: Mapping[str, Any] = {
     "encoder": "random",
     "head_layers": 2,
@@ -37,7 +44,9 @@ CONFIG: Mapping[str, Any] = {
 }
 
 
-def write(directory: Path, size: str = "tiny", family: str = "modernbert", seed: int = 0, **config: Any) -> Path:
+def write(
+    directory: Path, size: str = "tiny", family: str = "modernbert", seed: int = 0, **config: Any
+) -> Path:
     """A checkpoint in `directory`; `config` goes over `rl_agent_config.json`. The same arguments, the same bytes."""
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer = train_tokenizer()
@@ -49,7 +58,8 @@ def write(directory: Path, size: str = "tiny", family: str = "modernbert", seed:
     model = Decision(encoder, own["head_layers"], len(own["act_costs"]) + 1)
     _spread(model)
     save_file(
-        {name: tensor.contiguous() for name, tensor in model.state_dict().items()}, directory / "model.safetensors"
+        {name: tensor.contiguous() for name, tensor in model.state_dict().items()},
+        directory / "model.safetensors",
     )
     (directory / "rl_agent_config.json").write_text(json.dumps(own))
     return directory
@@ -74,8 +84,7 @@ def train_tokenizer() -> PreTrainedTokenizerFast:
 def _encoder(family: str, size: str, vocabulary: int) -> Any:
     if family == "bert":
         return BertModel(
-            BertConfig(vocab_size=vocabulary, pad_token_id=3, max_position_embeddings=512, **SIZES[size]),
-            add_pooling_layer=False,
+            BertConfig(vocab_size=vocabulary, pad_token_id=3, max_position_embeddings=512, **SIZES[size])
         )
     return ModernBertModel(
         ModernBertConfig(

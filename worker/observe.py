@@ -114,9 +114,9 @@ def finished(metrics: Metrics, request: Finished) -> None:
     seconds = time.perf_counter() - request.began
     metrics.requests.labels(request.route, str(request.status)).inc()
     metrics.duration.labels(request.route).observe(seconds)
-    # Probes and scrapes come by the second, and say nothing while they succeed.
-    routine = request.route in ("/health", "/metrics") and request.status == 200
-    if access.isEnabledFor(logging.DEBUG if routine else logging.INFO):
+    # Probes and scrapes come by the second.
+    level = logging.DEBUG if request.route in ("/health", "/metrics") else logging.INFO
+    if access.isEnabledFor(level):
         line = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "id": request.id,
@@ -126,4 +126,4 @@ def finished(metrics: Metrics, request: Finished) -> None:
             "bytes": request.size,
             "ms": round(seconds * 1000, 3),
         }
-        access.log(logging.DEBUG if routine else logging.INFO, json.dumps(line))
+        access.log(level, json.dumps(line))
