@@ -15,7 +15,7 @@ from werkzeug.datastructures import Headers
 from werkzeug.exceptions import HTTPException
 from werkzeug.exceptions import MethodNotAllowed as NoSuchMethod
 from werkzeug.exceptions import NotFound as NoSuchPath
-from werkzeug.routing import PathConverter, ValidationError
+from werkzeug.routing import PathConverter
 
 from .client import Client
 from .errors import MethodNotAllowed, NotFound, ProxyError, error_body
@@ -117,13 +117,8 @@ class Subtree(PathConverter):
     The backend may resolve `..`, and would then serve what was not routed.
     """
 
-    regex = r"[\s\S]*"
+    regex = r"(?!(?:[\s\S]*/)?\.\.?(?:/|\Z))[\s\S]*"
     part_isolating = False
-
-    def to_python(self, value: str) -> str:
-        if {".", ".."} & set(value.split("/")):
-            raise ValidationError()
-        return value
 
 
 def create_app(settings: Settings, observer: Observer | None = None) -> flask.Flask:

@@ -1,0 +1,116 @@
+"""The corpus sent directly to two backends, through jevproxy, and through nginx with the shipped site before it.
+
+Status, header fields that matter and body bytes are the same, or the difference is one that docs/http.md names.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.deploy import sites
+from tests.parity import lenient
+from tests.parity.corpus import CASES, DIFFERS, NGINX_DIFFERS, ROUTES, Case
+from tests.parity.differences import NGINX, OURS
+from tests.parity.wire import Answer, ask
+from tests.servers import (
+    ROOT,
+    Program,
+    free_port,
+    raw_backend,
+    start_jevproxy,
+    start_nginx,
+    status_of,
+)
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[int]:
+    """The port of the strict backend: gunicorn as it comes, away from jevproxy's gunicorn.conf.py."""
+    url = f"http://127.0.0.1:{free_port()}"
+    options = ["-b", url.removeprefix("http://"), "--pythonpath", str(ROOT), "--threads", "1"]
+    argv = [sys.executable, "-m", "gunicorn", *options, "tests.parity.strict:application"]
+    here = Path(__file__).parent
+    with Program(argv, {}, url=url, ready=lambda: status_of(url) is not None, cwd=here) as running:
+        yield running.port
+
+
+@pytest.fixture(scope="module")
+def lenient_backend() -> Iterator[int]:
+    with raw_backend(lenient.serve) as backend:
+        yield int(backend.url.rpartition(":")[2])
+
+
+@pytest.fixture(scope="module")
+def before_strict(strict: int) -> Iterator[int]:
+    with start_jevproxy(f"http://127.0.0.1:{strict}", OMNI_JEV_ROUTES=ROUTES) as proxy:
+        yield proxy.port
+
+
+@pytest.fixture(scope="module")
+def before_lenient(lenient_backend: int) -> Iterator[int]:
+    with start_jevproxy(f"http://127.0.0.1:{lenient_backend}", OMNI_JEV_ROUTES=ROUTES) as proxy:
+        yield proxy.port
+
+
+@pytest.fixture(scope="module")
+def nginx(before_lenient: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    folder = tmp_path_factory.mktemp("nginx")
+    port = free_port()
+    site = sites.public_site(folder, port, [before_lenient])
+    with start_nginx(folder, sites.configuration(folder, site), f"https://127.0.0.1:{port}"):
+        yield port
+
+
+@pytest.fixture(scope="module")
+def tls() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def without_id(answer: Answer) -> Answer:
+    """Ids of errors are new each time."""
+    return replace(answer, body=re.sub(rb'("request_id":")[0-9a-f]{32}', rb"\1", answer.body))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_proxied_equals_direct(
+    case: Case, strict: int, before_strict: int, lenient_backend: int, before_lenient: int
+) -> None:
+    differed = False
+    for direct_port, proxied_port in ((strict, before_strict), (lenient_backend, before_lenient)):
+        direct, proxied = ask(direct_port, case.raw), ask(proxied_port, case.raw)
+        if direct != proxied:
+            assert case.name in DIFFERS, (direct, proxied)
+            OURS[DIFFERS[case.name]](direct, proxied)
+            differed = True
+    assert differed or case.name not in DIFFERS, "no difference any more"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_shipped_site_changes_nothing_more(
+    case: Case, before_lenient: int, nginx: int, tls: ssl.SSLContext
+) -> None:
+    alone, behind = without_id(ask(before_lenient, case.raw)), without_id(ask(nginx, case.raw, tls))
+    if alone != behind:
+        assert case.name in NGINX_DIFFERS, (alone, behind)
+        NGINX[NGINX_DIFFERS[case.name]](alone, behind)
+    assert alone != behind or case.name not in NGINX_DIFFERS, "no difference any more"
+
+
+def test_the_corpus_is_large_and_its_names_are_unique() -> None:
+    assert len({case.name for case in CASES}) == len(CASES) >= 120
+
+
+def test_every_difference_is_documented_and_met() -> None:
+    page = (ROOT / "docs" / "http.md").read_text()
+    assert set(DIFFERS.values()) == set(OURS) and set(NGINX_DIFFERS.values()) == set(NGINX)
+    assert [name for name in (*OURS, *NGINX) if f"| {name} |" not in page] == []
