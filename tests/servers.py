@@ -81,6 +81,7 @@ class Program:
         url: str,
         ready: Callable[[], bool],
         cwd: Path = ROOT,
+        pass_fds: tuple[int, ...] = (),
     ) -> None:
         self.url = url
         self._output = tempfile.TemporaryFile()
@@ -92,6 +93,7 @@ class Program:
             stdout=self._output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            pass_fds=pass_fds,
         )
         why = ""
         try:
@@ -262,27 +264,28 @@ def read_request(connection: socket.socket, buffered: bytes = b"") -> tuple[byte
 
     Raises ConnectionError when the peer ends first.
     """
-    data = buffered
-    while b"\r\n\r\n" not in data:
+    data = bytearray(buffered)
+    while (found := data.find(b"\r\n\r\n")) < 0:
         data += _more(connection)
-    head, _, rest = data.partition(b"\r\n\r\n")
+    start = found + 4
     fields = {
         name.strip().lower(): value.strip()
-        for name, _, value in (line.partition(b":") for line in head.split(b"\r\n")[1:])
+        for name, _, value in (line.partition(b":") for line in bytes(data[:found]).split(b"\r\n")[1:])
     }
     if b"chunked" in fields.get(b"transfer-encoding", b"").lower():
-        while b"\r\n0\r\n\r\n" not in b"\r\n" + rest:
-            rest += _more(connection)
-        end = (b"\r\n" + rest).index(b"\r\n0\r\n\r\n") + 5
+        # From the head's last line end, so that an empty body's last chunk is found as well.
+        while (found := data.find(b"\r\n0\r\n\r\n", start - 2)) < 0:
+            data += _more(connection)
+        end = found + 7
     else:
-        end = int(fields.get(b"content-length", b"0"))
-        while len(rest) < end:
-            rest += _more(connection)
-    return head + b"\r\n\r\n", rest[:end], rest[end:]
+        end = start + int(fields.get(b"content-length", b"0"))
+        while len(data) < end:
+            data += _more(connection)
+    return bytes(data[:start]), bytes(data[start:end]), bytes(data[end:])
 
 
 def _more(connection: socket.socket) -> bytes:
-    data = connection.recv(1 << 16)
+    data = connection.recv(1 << 18)
     if not data:
         raise ConnectionError("the peer ended")
     return data

@@ -1,0 +1,194 @@
+"""nginx -> jevproxy (two processes) -> worker, from the shipped files: what a deployment is."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.clients.test_clients import HERE as CLIENTS
+from tests.clients.test_clients import node_folder as node_folder
+from tests.clients.test_clients import report_of
+from tests.deploy import sites
+from tests.deploy.load import ask, connect, load
+from tests.servers import (
+    BIN,
+    Program,
+    free_port,
+    listens,
+    raw_backend,
+    read_request,
+    start_jevproxy,
+    start_nginx,
+    wait_until,
+)
+
+
+def front(folder: Path, proxies: list[int], **more: str) -> Program:
+    port = free_port()
+    text = sites.configuration(folder, sites.public_site(folder, port, proxies, **more))
+    return start_nginx(folder, text, f"https://127.0.0.1:{port}")
+
+
+UNLIMITED = {"    limit_req zone=jev_address burst=200 nodelay;\n": ""}
+
+
+@pytest.fixture(scope="module")
+def proxy(embedded_worker: Program) -> Iterator[Program]:
+    with start_jevproxy(embedded_worker.url, "--workers=2") as program:
+        yield program
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("front")
+
+
+@pytest.fixture(scope="module")
+def site(folder: Path, proxy: Program) -> Iterator[Program]:
+    with front(folder, [proxy.port]) as program:
+        yield program
+
+
+@pytest.mark.parametrize(
+    "client", ["typesafe_py.py", "jev_lite_client.py", "langchain_client.py", "typesafe_js.mjs"]
+)
+def test_clients(client: str, site: Program, folder: Path, node_folder: Path) -> None:
+    trust = {"SSL_CERT_FILE": str(folder / "cert.pem"), "NODE_EXTRA_CA_CERTS": str(folder / "cert.pem")}
+    settings = {"BASE_URL": site.url.replace("127.0.0.1", "localhost"), "NODE_DIR": str(node_folder), **trust}
+    report_of(["node" if client.endswith("mjs") else sys.executable, str(CLIENTS / client)], settings)
+
+
+def test_one_id_is_in_every_log(
+    site: Program, proxy: Program, embedded_worker: Program, folder: Path
+) -> None:
+    status, fields, _ = ask(site.url, X_Request_ID="followed-1")
+    assert status == 200 and fields["X-Request-ID"] == "followed-1"
+
+    def lines(text: str) -> list[dict[str, object]]:
+        found = [line for line in text.splitlines() if "followed-1" in line]
+        return [json.loads(line[line.index("{") :]) for line in found]
+
+    logs: list[Callable[[], str]] = [(folder / "access.log").read_text, proxy.output, embedded_worker.output]
+    for log in logs:
+        wait_until(lambda log=log: bool(lines(log())), what="the line with the id")
+        (line,) = lines(log())
+        assert line["id"] == "followed-1" and line["status"] == 200 and line["path"] == "/v1/systemone"
+
+
+def streams(connection: socket.socket) -> None:
+    """GET /events: an event, then a second one when the client has had the first. POST /upload: the length."""
+    rest = b""
+    while True:
+        head, body, rest = read_request(connection, rest)
+        if head.startswith(b"GET /events"):
+            connection.sendall(
+                b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+            )
+            connection.sendall(b"9\r\ndata: 1\n\n\r\n")
+            assert connection_may_go_on.wait(60)
+            connection.sendall(b"9\r\ndata: 2\n\n\r\n0\r\n\r\n")
+        else:
+            text = b"%d" % len(body)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(text), text))
+
+
+connection_may_go_on = threading.Event()
+
+
+@pytest.fixture(scope="module")
+def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    folder = tmp_path_factory.mktemp("streaming")
+    routes = {"OMNI_JEV_ROUTES": "decisions, POST /upload, GET /events"}
+    # Idle connections are let go at a second, as those of the shipped file are at thirty.
+    changes = {**UNLIMITED, "keepalive_timeout 30s;": "keepalive_timeout 1s;"}
+    with (
+        raw_backend(streams) as backend,
+        start_jevproxy(backend.url, "--workers=2", **routes) as proxy,
+        front(folder, [proxy.port], **changes) as program,
+    ):
+        yield program
+
+
+def test_events_arrive_one_by_one(streaming: Program) -> None:
+    connection_may_go_on.clear()
+    connection = connect(streaming.url)
+    try:
+        connection.request("GET", "/events")
+        answer = connection.getresponse()
+        assert answer.read1() == b"data: 1\n\n"
+        connection_may_go_on.set()
+        assert answer.read() == b"data: 2\n\n"
+    finally:
+        connection_may_go_on.set()
+        connection.close()
+
+
+def test_a_hundred_megabytes_go_up(streaming: Program) -> None:
+    megabytes = 100
+    connection = connect(streaming.url)
+    try:
+        connection.putrequest("POST", "/upload")
+        connection.putheader("Content-Length", str(megabytes << 20))
+        connection.endheaders()
+        for _ in range(megabytes):
+            connection.send(bytes(1 << 20))
+        answer = connection.getresponse()
+        assert (answer.status, answer.read()) == (200, b"%d" % (megabytes << 20))
+    finally:
+        connection.close()
+
+
+def test_a_thousand_requests_around_the_idle_limit(streaming: Program) -> None:
+    """Fifty clients pause for as long as nginx keeps a connection to jevproxy: one in use is never being closed."""
+    pause, statuses = threading.Event(), []
+
+    def client() -> None:
+        connection = connect(streaming.url)
+        for turn in range(20):
+            pause.wait(0.95 + turn * 0.005)
+            connection.request("POST", "/upload", b"x")
+            answer = connection.getresponse()
+            statuses.append((answer.status, answer.read()))
+        connection.close()
+
+    threads = [threading.Thread(target=client) for _ in range(50)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(300)
+    assert statuses == [(200, b"1")] * 1000
+
+
+def activated(listener: socket.socket, backend: str) -> Program:
+    """jevproxy as systemd starts it: with the socket that the unit's socket holds."""
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    into = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.environ |= {'LISTEN_PID': str(os.getpid()), 'LISTEN_FDS': '1'}"
+    argv = [sys.executable, "-c", f"{into}; os.execv(sys.argv[2], sys.argv[2:])", str(listener.fileno())]
+    argv += [str(BIN / "jevproxy"), "--workers=2"]
+    settings = {"OMNI_JEV_BACKEND_URL": backend}
+    return Program(argv, settings, url=url, ready=lambda: listens(url), pass_fds=(listener.fileno(),))
+
+
+def test_restarts_under_load_lose_nothing(embedded_worker: Program, tmp_path: Path) -> None:
+    """jevproxy reloads, then is stopped and started; nginx reloads. Nobody is refused, nothing is cut."""
+    with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
+        proxy = activated(listener, embedded_worker.url)
+        with front(tmp_path, [proxy.port], **UNLIMITED) as site, load(site.url, 8) as tally:
+            tally.wait_for_more(20)
+            proxy.signal(signal.SIGHUP)
+            tally.wait_for_more(40)
+            with proxy:
+                assert proxy.stop() == 0
+            with activated(listener, embedded_worker.url) as after:
+                tally.wait_for_more(40)
+                site.signal(signal.SIGHUP)
+                tally.wait_for_more(40)
+                assert after.output().count("Booting worker") == 2
+        assert not tally.failures, tally.failures
