@@ -61,9 +61,7 @@ def result(model_name: str, outcome: Decision | Refused) -> dict[str, Any]:
     return {"model": model_name, "answers": outcome.answers, "usage": outcome.usage}
 
 
-def lines(
-    model_name: str, found: Iterator[Decision | Refused], encode: Callable[[Any], bytes]
-) -> Iterator[bytes]:
+def lines(model_name: str, found: Iterator[Decision | Refused]) -> Iterator[bytes]:
     """The results as JSON lines, each with its state's index; the last line has the counts."""
     counts = Counts()
     for index, outcome in enumerate(found):

@@ -75,7 +75,9 @@ def plan(reader: Reader, question: Question, manner: Manner) -> Plan:
     whole = head(reader, question, texts)
     if manner.wire == "laya" or question.type != "choice" or (fits(reader, whole) and not whole.alike):
         return Plan(question, texts, (whole,), (range(len(texts)),))
-    count, heads, places = 1, (whole,), (range(len(texts)),)
+    count = 1
+    heads: tuple[Head, ...] = (whole,)
+    places: tuple[range, ...] = (range(len(texts)),)
     while count * 2 <= len(texts) // 2 and any(not fits(reader, part) or part.alike for part in heads):
         count *= 2
         places = tuple(groups.parts(len(texts), count))

@@ -7,7 +7,7 @@ import datetime
 import logging
 from pathlib import Path
 
-from worker import answers, checkpoint
+from worker import answers, checkpoint, folder
 from worker.buckets import Buckets
 from worker.catalog import Catalog, Served
 from worker.decide import Model
@@ -78,6 +78,6 @@ def _load_one(source: ModelSource, settings: Settings) -> Served:
 
 def _date(source: str) -> str:
     """The day of a checkpoint's weights, as the file system knows it."""
-    folder, _, _ = checkpoint.resolve(source)
-    changed = (Path(folder) / checkpoint.WEIGHTS).stat().st_mtime
+    place, _, _ = folder.resolve(source)
+    changed = (Path(place) / folder.WEIGHTS).stat().st_mtime
     return datetime.datetime.fromtimestamp(changed, datetime.UTC).date().isoformat()

@@ -173,7 +173,7 @@ def _question(id: str, fields: Any, wire: str, wrong: list[FieldError]) -> Quest
     if not isinstance(fields, dict):
         wrong.append(FieldError(at, "A question should be an object", "dict_type"))
         return None
-    kind = fields.get("type")
+    kind: Any = fields.get("type")
     if not _present(fields, "type", wrong, at):
         return None
     if kind == "box":

@@ -5,57 +5,22 @@ from __future__ import annotations
 import random
 from typing import Any
 
+# fmt: off
 WORDS = [
-    "parcel",
-    "refund",
-    "arrived",
-    "crushed",
-    "the",
-    "buyer",
-    "wants",
-    "money",
-    "back",
-    "invoice",
-    "order",
-    "customer",
-    "says",
-    "please",
-    "today",
-    "never",
-    "late",
-    "rechnung",
-    "größe",
-    "返金",
-    "注文",
-    "환불",
-    "배송",
-    "🙂",
-    "🎯",
-    "naïve",
-    "café",
-    "[MASK]",
-    "[SEP]",
-    "[CLS]",
-    "[PAD]",
-    "</s>",
-    "<s>",
-    "{json}",
-    '"quoted"',
-    "tab\there",
-    "new\nline",
-    "def",
-    "return",
-    "self",
-    "import",
-    "class",
+    "parcel", "refund", "arrived", "crushed", "the", "buyer", "wants", "money", "back", "invoice", "order", "today",
+    "customer", "says", "please", "never", "late", "rechnung", "größe", "返金", "注文", "환불", "배송", "🙂", "🎯",
+    "naïve", "café", "[MASK]", "[SEP]", "[CLS]", "[PAD]", "</s>", "<s>", "{json}", '"quoted"', "tab\there",
+    "new\nline", "def", "return", "self", "import", "class",
 ]
+# fmt: on
 
 
 class Cases:
-    """A source of requests. `long` scales texts, so that truncation on all sides happens."""
+    """A source of requests. `longest`: the most words of a state; the usual one overflows every budget."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, longest: int = 600) -> None:
         self.random = random.Random(seed)
+        self.longest = longest
 
     def text(self, most: int) -> str:
         count = self.random.choice((0, 1, 3, self.random.randint(1, max(1, most))))
@@ -70,7 +35,7 @@ class Cases:
         return self.text(most)
 
     def state(self) -> Any:
-        most = self.random.choice((5, 30, 600))
+        most = self.random.choice((5, 30, self.longest))
         kind = self.random.randrange(5)
         if kind == 0:
             return [{"role": "user", "text": self.text(most // 2)} for _ in range(self.random.randint(0, 6))]
@@ -82,7 +47,7 @@ class Cases:
         return self.random.choice((None, "", self.text(4), self.text(90), self.structured(8)))
 
     def instructions(self) -> Any:
-        found = self.structured(self.random.choice((8, 8, 300)))
+        found = self.structured(self.random.choice((8, 8, self.longest // 2)))
         return found if found and (not isinstance(found, str) or found.strip()) else "Which one?"
 
     def question(self) -> dict[str, Any]:
