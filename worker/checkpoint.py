@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from transformers import AutoConfig, AutoModel
 
 from worker.encoders import Bert, Encoder, ModernBert, Whole
-from worker.errors import CheckpointRefused
+from worker.errors import CheckpointRefused, SettingRefused
 from worker.folder import (
     ENCODER,
     WEIGHTS,
@@ -71,7 +71,7 @@ class _Shapes(TorchFunctionMode):
 def load(source: str, device: str, dtype: str) -> Checkpoint:
     """The checkpoint of a directory, or of a hub id with optional `@revision` and `#subfolder`.
 
-    `device`: "cpu", "cuda" or "cuda:N". `dtype`: "fp32", or "bf16" for the linear layers. Raises
+    `device`: "auto", "cpu", "cuda" or "cuda:N". `dtype`: "fp32", or "bf16" for the linear layers. Raises
     CheckpointRefused with the file and the key that is wrong.
     """
     folder, name, revision = resolve(source)
@@ -80,7 +80,7 @@ def load(source: str, device: str, dtype: str) -> Checkpoint:
     encode, special, vocabulary = read_tokenizer(folder)
     _check_sizes(folder, config, shape, vocabulary)
     model = build(folder, config, shape)
-    place = torch.device(device)
+    place = place_of(device)
     fill(model, folder / WEIGHTS, place)
     encoder = _encoder(folder, model.encoder, shape, config.max_len)
     if dtype != "fp32":
@@ -168,6 +168,17 @@ def build(folder: Path, config: Config, shape: Mapping[str, Any]) -> Decision:
         raise CheckpointRefused(
             path, "", f"no encoder can be built: {type(error).__name__}: {error}"
         ) from error
+
+
+def place_of(device: str) -> torch.device:
+    """The device that LAYA_DEVICE means; SettingRefused for one that is not there."""
+    cuda = torch.cuda.device_count()
+    if device == "auto":
+        return torch.device("cuda:0" if cuda else "cpu")
+    place = torch.device(device)
+    if place.type == "cuda" and (place.index or 0) >= cuda:
+        raise SettingRefused("LAYA_DEVICE", f"{device} is not there; this machine shows {cuda} CUDA devices")
+    return place
 
 
 def fill(model: Decision, path: Path, device: torch.device) -> None:

@@ -12,7 +12,7 @@ from worker.buckets import Buckets
 from worker.catalog import Catalog, Served
 from worker.decide import Model
 from worker.engine import Engine, use_threads
-from worker.errors import CheckpointRefused
+from worker.errors import CheckpointRefused, SettingRefused
 from worker.lane import Lane
 from worker.rows import Reader
 from worker.settings import EMBEDDED, KNOWN, ModelSource, Settings
@@ -29,12 +29,15 @@ PUBLISHED_HINT = "Set LAYA_MODELS=english for the published Laya."
 
 
 def load(settings: Settings, lane: Lane) -> Catalog:
-    """Every model of the settings, ready to decide. Raises CheckpointRefused for the first that is not."""
+    """Every model of the settings, ready to decide. Raises StartFailed for the first that is not."""
+    device = str(checkpoint.place_of(settings.device))
+    if device == "cpu" and settings.dtype == "bf16":
+        raise SettingRefused("LAYA_DTYPE", "bf16 is served on CUDA only, and this machine shows none")
     use_threads(settings.threads or None)
     served = []
     for source in settings.models:
         log.info("loading %s", source.name)
-        served.append(_load_one(source, settings))
+        served.append(_load_one(source, settings, device))
         facts = served[-1].facts
         log.info("loaded %s on %s in %s", facts["identity"], facts["device"], facts["dtype"])
         if source.source == KNOWN[EMBEDDED]:
@@ -42,9 +45,9 @@ def load(settings: Settings, lane: Lane) -> Catalog:
     return Catalog(tuple(served), lane)
 
 
-def _load_one(source: ModelSource, settings: Settings) -> Served:
+def _load_one(source: ModelSource, settings: Settings, device: str) -> Served:
     try:
-        loaded = checkpoint.load(source.source, settings.device, settings.dtype)
+        loaded = checkpoint.load(source.source, device, settings.dtype)
     except CheckpointRefused as refused:
         refused.args = (f"{source.name}: {refused}",)
         raise
