@@ -168,6 +168,7 @@ def create_app(settings: Settings, observer: Observer | None = None) -> flask.Fl
         environ = flask.request.environ
         record = environ["jevproxy.record"]
         record.kind = error.kind
+        environ["jevproxy.client"].last = error.close
         route = environ.get("jevproxy.route")
         openai = route.openai if route else generates
         body = error_body(error.status, error.error_type, error.message, record.request_id, openai)

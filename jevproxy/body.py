@@ -38,8 +38,20 @@ class RequestBody:
         self.received = 0
         self.complete = False
         self._on_complete = on_complete
+        self._given = self._give()
+        self._held = b""
+
+    def wait(self) -> None:
+        """Wait for the first piece, which iterating then gives."""
+        self._held = next(self._given, b"")
 
     def __iter__(self) -> Iterator[bytes]:
+        held, self._held = self._held, b""
+        if held:
+            yield held
+        yield from self._given
+
+    def _give(self) -> Iterator[bytes]:
         try:
             for piece in self._pieces():
                 self.received += len(piece)

@@ -33,6 +33,7 @@ class Client:
             self.fields = _fields_of(environ)
         self.http_1_0 = environ.get("SERVER_PROTOCOL") == "HTTP/1.0"
         self.body_taken = False
+        self.last = False
 
     def on_leaving(self, leave: Callable[[], None]) -> "Watch | None":
         """Call `leave` from the event loop when the client's connection ends, until the watch is stopped.
@@ -49,8 +50,8 @@ class Client:
 
         What is small, the server reads and drops before the next request.
         """
-        if self.body_taken:
-            return False
+        if self.body_taken or self.last:
+            return self.last
         try:
             return is_chunked(self.fields) or (content_length(self.fields) or 0) > DROPPED
         except ValueError:

@@ -12,7 +12,7 @@ from gevent import getcurrent
 
 from .body import RequestBody
 from .client import Client
-from .errors import BackendBroken, BadRequest, ClientGone, DeadlineExceeded, NoSlot, UnknownCoding
+from .errors import BadRequest, ClientGone, DeadlineExceeded, NoSlot, UnknownCoding
 from .headers import (
     Fields,
     content_length,
@@ -39,9 +39,13 @@ class Slots:
         self._free = limit
         self._observer = observer
 
-    def take(self) -> None:
+    def look(self) -> None:
+        """Raises NoSlot if there is none free."""
         if self._free <= 0:
             raise NoSlot()
+
+    def take(self) -> None:
+        self.look()
         self._free -= 1
         self._observer.admitted()
 
@@ -76,26 +80,33 @@ class Exchange:
 
         Raises a ProxyError for which the client must be told; `close` has been called then.
         """
+        fields = self._client.fields
+        body = None
         try:
             if route.admitted:
-                self._slots.take()
-                self._slot = True
-            fields = self._client.fields
+                self._slots.look()
             body = self._body(fields, stream)
-            self._began = time.perf_counter()
-            self._deadline = gevent.Timeout.start_new(timeout, DeadlineExceeded())
             if body is None:
                 self._watch_client()
+            else:
+                self._limit(timeout)
+                body.wait()
+            if route.admitted:  # not before: a client that sends nothing holds neither slot nor connection
+                self._slots.take()
+                self._slot = True
+            self._limit(timeout)
+            self._began = time.perf_counter()
             self._record.reached_backend = True
             response = self._backend.exchange(
                 self._record.method, target, to_backend(fields, self._record.request_id), body
             )
             self._response = response
-            self._client.body_taken = body is None or body.complete
             return self._head(response)
         except BaseException:
             self.close()
             raise
+        finally:
+            self._client.body_taken = body is not None and body.complete
 
     def _body(self, fields: Fields, stream: Any) -> RequestBody | None:
         try:
@@ -114,10 +125,7 @@ class Exchange:
         self._watch = self._client.on_leaving(lambda: self._greenlet.throw(ClientGone()))
 
     def _head(self, response: BackendResponse) -> tuple[int, str, Fields]:
-        try:
-            fields = to_client(response.fields, self._record.request_id)
-        except ValueError:
-            raise BackendBroken("protocol") from None
+        fields = to_client(response.fields, self._record.request_id)
         media = media_type(next((value for name, value in fields if name.lower() == "content-type"), None))
         short = response.length is not None and response.length <= READ_WHOLE
         if short or (media == "application/json" and response.length is None):
@@ -141,11 +149,14 @@ class Exchange:
 
     def _as_stream(self) -> None:
         """A stream may take longer in all, but not stand still for long, on either side."""
+        self._limit(self._settings.stream_timeout - (time.perf_counter() - self._began))
+        self._idle = gevent.Timeout.start_new(self._settings.stream_idle, DeadlineExceeded())
+
+    def _limit(self, seconds: float) -> None:
+        """From now on the deadline is in so many seconds."""
         if self._deadline:
             self._deadline.close()
-        left = self._settings.stream_timeout - (time.perf_counter() - self._began)
-        self._deadline = gevent.Timeout.start_new(max(left, 0.001), DeadlineExceeded())
-        self._idle = gevent.Timeout.start_new(self._settings.stream_idle, DeadlineExceeded())
+        self._deadline = gevent.Timeout.start_new(max(seconds, 0.001), DeadlineExceeded())
 
     def _moved(self) -> None:
         """A stream's byte was read, or taken by the client."""

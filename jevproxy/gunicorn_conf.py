@@ -36,9 +36,17 @@ control_socket_disable = True
 def pre_request(worker: Any, request: Any) -> None:
     """Keep every header field for the backend; show WSGI only those that it can name without confusion.
 
-    SCRIPT_NAME as a header field would otherwise change the path, and A_B could pass for A-B.
+    SCRIPT_NAME as a header field would otherwise change the path, and A_B could pass for A-B. And read all options of
+    Connection: gunicorn knows `close` alone, but not beside another one, such as in `TE, close`.
     """
-    if any("_" in name for name, _ in request.headers):
+    names = [name for name, _ in request.headers]
+    if "CONNECTION" in names:
+        options = (
+            ",".join(value for name, value in request.headers if name == "CONNECTION").lower().split(",")
+        )
+        if "close" in [option.strip() for option in options]:
+            request.force_close()
+    if any("_" in name for name in names):
         request.jevproxy_fields = request.headers
         request.headers = [(name, value) for name, value in request.headers if "_" not in name]
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
+import gevent
 import requests
 import urllib3
 from gevent import getcurrent
@@ -25,6 +26,8 @@ from .response import ResponseReader
 SPARE_CONNECTIONS = 64
 # How long a backend's observed idle limit is believed.
 RELEARN = 60.0
+# Seconds between two looks at the idle connections.
+SWEEP = 0.5
 
 
 class IdleLimit:
@@ -67,16 +70,18 @@ class _Kept:
 
     @property
     def is_connected(self) -> bool:
-        if self.sock is None:
+        if self.sock is None or self.outlived():
             return False
+        return super().is_connected if isinstance(self.sock, ssl.SSLSocket) else True  # type: ignore[misc]
+
+    def outlived(self) -> bool:
+        """Whether an idle connection rested too long, or a plain one was closed. Lets no other greenlet run."""
         self.rested = time.monotonic() - self.idle_since
         if not self.idle_limit.allows(self.rested):
+            return True
+        if isinstance(self.sock, ssl.SSLSocket) or peek(self.sock) is None:
             return False
-        if isinstance(self.sock, ssl.SSLSocket):
-            return super().is_connected  # type: ignore[misc]
-        if peek(self.sock) is not None:  # closed, or bytes that nobody asked for
-            self.idle_limit.closed_after(self.rested)
-            return False
+        self.idle_limit.closed_after(self.rested)  # closed, or bytes that nobody asked for
         return True
 
     def _new_conn(self) -> socket.socket:
@@ -166,6 +171,7 @@ class BackendAdapter(HTTPAdapter):
         super().__init__(pool_connections=1, pool_maxsize=connections, max_retries=0)
         self.pool = self.poolmanager.connection_from_url(root)
         self.idle_limit = IdleLimit(pool_idle)
+        self._sweeper: Any = None
 
     def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **kwargs: Any) -> None:
         if self._root.startswith("https:"):
@@ -181,9 +187,11 @@ class BackendAdapter(HTTPAdapter):
         """
         body: RequestBody | None = request.body
         pieces = iter(body) if body is not None else iter(())
-        first = next(pieces, b"")  # before a connection is taken: a client that sends nothing holds none
+        first = next(pieces, b"")
         target = request.url[len(self._root) :]
         head = _head(request.method, target, request.headers, body is not None and body.length is None)
+        if self._sweeper is None:  # not earlier: with --preload this object is made in gunicorn's master
+            self._sweeper = gevent.spawn(self._sweep)
         connection: Any = self.pool._get_conn()
         connection.idle_limit = self.idle_limit
         reused = connection.sock is not None
@@ -198,6 +206,14 @@ class BackendAdapter(HTTPAdapter):
             self._give_back(connection, False)
             raise
         return BackendResponse(raw, lambda intact: self._give_back(connection, intact and whole))
+
+    def _sweep(self) -> None:
+        """End the idle connections that will not be used again: those on top of the pool keep the others from it."""
+        while True:
+            gevent.sleep(SWEEP)
+            for connection in list(self.pool.pool.queue):
+                if connection is not None and connection.sock is not None and connection.outlived():
+                    connection.close()
 
     def _give_back(self, connection: Any, reusable: bool) -> None:
         if reusable:
@@ -261,7 +277,9 @@ def _head(method: str, target: str, fields: Fields, chunked: bool) -> bytes:
     if chunked:
         lines.append("Transfer-Encoding: chunked")
     head = "\r\n".join(lines)
-    if head.count("\r") != len(lines) - 1 or head.count("\n") != len(lines) - 1 or not target.isascii():
+    if head.count("\r") != len(lines) - 1 or head.count("\n") != len(lines) - 1:
+        raise BadRequest()
+    if "#" in target or not target.isascii():  # RFC 9112 section 3.2: no target has a fragment
         raise BadRequest()
     return (head + "\r\n\r\n").encode("latin-1")
 
