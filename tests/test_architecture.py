@@ -18,7 +18,7 @@ ORDER = {
     ],
     "worker": [
         "errors", "settings", "document", "protocol", "rows", "groups", "usage", "buckets", "answers", "encoders",
-        "model", "folder", "checkpoint", "graphs", "engine", "lane", "decide", "batch", "catalog", "loading",
+        "model", "folder", "checkpoint", "graphs", "engine", "turns", "lane", "decide", "batch", "catalog", "loading",
         "observe", "body", "openapi", "app", "wsgi",
     ],
 }  # fmt: skip

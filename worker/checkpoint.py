@@ -81,6 +81,10 @@ def load(source: str, device: str, dtype: str) -> Checkpoint:
     _check_sizes(folder, config, shape, vocabulary)
     model = build(folder, config, shape)
     place = place_of(device)
+    if dtype != "fp32" and place.type == "cpu":
+        raise SettingRefused(
+            "LAYA_DTYPE", f"{dtype} is served on CUDA only, and LAYA_DEVICE={device} is the CPU here"
+        )
     fill(model, folder / WEIGHTS, place)
     encoder = _encoder(folder, model.encoder, shape, config.max_len)
     if dtype != "fp32":

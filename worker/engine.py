@@ -65,7 +65,7 @@ def unpacked(rows: Sequence[Row], options: torch.Tensor, actions: torch.Tensor) 
 
 
 class Pass:
-    """One pass over some rows, a step at a time: call `step` until `left` is 0, then `logits`."""
+    """One pass over some rows: call `step` until `left` is 0, then `logits`."""
 
     def __init__(self, engine: "Engine", rows: Sequence[Row]) -> None:
         self.rows = rows
@@ -79,16 +79,16 @@ class Pass:
 
     @property
     def left(self) -> int:
-        """The steps that are left."""
-        return self._steps.depth - self._done
+        """The steps that are left: the layers, and one that makes the logits."""
+        return self._steps.depth + 1 - self._done
 
     def step(self) -> None:
         with torch.inference_mode():
-            if self.left:
+            if self._done < self._steps.depth:
                 self._state = self._steps.step(self._done, self._state, self._batch, self._kept)
-                self._done += 1
-            if not self.left:
+            else:
                 self._logits = unpacked(self.rows, *self._steps.end(self._state, self._batch))
+        self._done += 1
 
     def logits(self) -> list[Logits]:
         return self._logits
@@ -105,9 +105,9 @@ class Engine:
         self.buckets = buckets or Buckets()
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> tuple[str, ...]:
         """Rows of engines with one key have the same logits."""
-        return self.checkpoint.key
+        return (*self.checkpoint.key, self.checkpoint.dtype)
 
     def batch(self, rows: Sequence[Row]) -> Batch:
         return packed(rows)
