@@ -185,7 +185,7 @@ class Exchange:
                 timer.close()
         if self._watch:
             self._watch.stop()
-        if self._response:
+        if self._response is not None:  # its truth is its status
             self._response.close()
         if self._began:
             self._record.backend_seconds = (self._ended_at or time.perf_counter()) - self._began

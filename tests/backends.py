@@ -47,6 +47,7 @@ class Scripted(RawBackend):
         self.scripts = scripts
         self.seen: list[Seen] = []
         self.released = threading.Event()  # scripts that wait, wait for this
+        self.gates: dict[str, threading.Event] = {}  # or for one of these, by the name that a request gives
         self._count = 0
         super().__init__(self._converse)
 
@@ -248,6 +249,19 @@ class Caller:
     def at_end(self) -> bool:
         """Whether nothing but the connection's end follows. Waits for it."""
         return not self._left and not self._more()
+
+    def until(self, marker: bytes) -> bytes:
+        """What has come once it contains `marker`. Raises ConnectionError at the connection's end."""
+        while marker not in self._left:
+            if not self._more():
+                raise ConnectionError(f"{marker!r} did not come, only {self._left[-200:]!r}")
+        return self._left
+
+    def rest(self) -> bytes:
+        """All that comes until the connection's end."""
+        while self._more():
+            pass
+        return self._left
 
     def head(self) -> tuple[int, str, list[tuple[str, str]]]:
         while b"\r\n\r\n" not in self._left:
