@@ -132,7 +132,7 @@ class Client:
         self._socket = tls.wrap_socket(plain, server_hostname="localhost") if tls else plain
         request = f"POST {path} {version}\r\nHost: frontend.test\r\nX-Script: {script}\r\n{fields}"
         self._socket.sendall(f"{request}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-        self._data = b""
+        self._data = bytearray()
         self.reset = False
 
     def _more(self) -> bool:
@@ -146,9 +146,11 @@ class Client:
     def until(self, end: bytes) -> bytes:
         """What has come up to and with `end`; fails if the connection ends first."""
         while end not in self._data:
-            assert self._more(), self._data
-        found, _, self._data = self._data.partition(end)
-        return found + end
+            assert self._more(), bytes(self._data)
+        length = self._data.index(end) + len(end)
+        found = bytes(self._data[:length])
+        del self._data[:length]
+        return found
 
     def head(self) -> bytes:
         return self.until(b"\r\n\r\n")
@@ -160,7 +162,7 @@ class Client:
         """Everything until the connection ends."""
         while self._more():
             pass
-        return self._data
+        return bytes(self._data)
 
     def close(self) -> None:
         self._socket.close()
