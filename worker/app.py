@@ -95,7 +95,6 @@ class Admission:
 def create_app(settings: Settings, serving: Serving) -> Flask:
     """The WSGI application. It serves /health before `serving` has its catalog."""
     app = Flask(__name__, static_folder=None)
-    app.url_map.merge_slashes = False
     metrics = observe.Metrics()
     admission = Admission(settings.max_concurrent, metrics)
     intake = Intake(int(settings.max_body_mb * (1 << 20)), settings.body_timeout)
@@ -144,12 +143,19 @@ def create_app(settings: Settings, serving: Serving) -> Flask:
             found = batch.outcomes(model, catalog.lane, asked, manner, alive())
             if not (asked.stream or NDJSON in request.headers.get("Accept", "")):
                 return answer(batch.whole(name_of(model), found))
-            response = Response(batch.lines(name_of(model), found), mimetype=NDJSON)
+            response = Response(until_gone(batch.lines(name_of(model), found)), mimetype=NDJSON)
             response.call_on_close(leave)
             return response
         finally:
             if "response" not in locals():
                 leave()
+
+    def until_gone(lines: Iterator[bytes]) -> Iterator[bytes]:
+        try:
+            yield from lines
+        except (ClientGone, GeneratorExit):
+            # The second is gunicorn closing a stream that it could not write.
+            metrics.gone.inc()
 
     def name_of(model: Any) -> str:
         return "laya-rl-agent" if settings.wire == "laya" else model.identity
