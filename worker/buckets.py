@@ -4,7 +4,7 @@ It knows lengths and counts. It must not know rows' owners, tensors or devices.
 """
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # Token lengths of the built-in buckets: fine where short decisions lie, since padding is pure cost there.
 LENGTHS = (32, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512, 768, 1024)
@@ -22,6 +22,11 @@ class Buckets:
     lengths: tuple[int, ...] = LENGTHS
     counts: tuple[int, ...] = COUNTS
     tokens: int = 1 << 20
+
+    def up_to(self, longest: int) -> "Buckets":
+        """The same, without lengths that no row of a model with `longest` tokens can need."""
+        lengths = (*(length for length in self.lengths if length < longest), longest)
+        return replace(self, lengths=lengths)
 
     def of(self, tokens: int, options: int) -> int | None:
         """The smallest bucket length for a row of so many tokens and options; None if none fits."""

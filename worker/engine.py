@@ -5,7 +5,8 @@ not safe for two threads at once: the lane sees to that.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -13,7 +14,12 @@ import torch
 from worker.buckets import Buckets
 from worker.checkpoint import Checkpoint
 from worker.encoders import Batch, Packed
+from worker.errors import DeviceFailed
+from worker.graphs import CudaRecorder, Graphs, Recorder, joined, rectangle, split, unfold
 from worker.rows import Logits, Row
+
+# On the CPU rows share a pass up to so many tokens.
+CPU_TOKENS = 256
 
 
 def physical_cores() -> int:
@@ -56,25 +62,45 @@ def packed(rows: Sequence[Row]) -> Batch:
     )
 
 
+def padded(rows: Sequence[Row], device: torch.device) -> Batch:
+    """The batch of rows padded to the longest, on `device`."""
+    length = max(len(row.token_ids) for row in rows)
+    options = max(len(row.markers) for row in rows)
+    return unfold(rectangle(rows, length, len(rows), options).to(device), length, options)
+
+
 def unpacked(rows: Sequence[Row], options: torch.Tensor, actions: torch.Tensor) -> list[Logits]:
-    """The logits of each row, out of tensors [n or more, K] and [n or more, actions]."""
-    return [
-        Logits(tuple(logits[: len(row.markers)]), tuple(act))
-        for row, logits, act in zip(rows, options.tolist(), actions.tolist(), strict=False)
-    ]
+    """The logits of each row, out of tensors [n, K] and [n, actions]."""
+    return split(rows, joined((options, actions)).tolist(), options.shape[-1])
 
 
-class Pass:
-    """One pass over some rows: call `step` until `left` is 0, then `logits`."""
+@contextmanager
+def seam(device: torch.device) -> Iterator[None]:
+    """Turns what torch raises on a GPU into DeviceFailed: after an error there, nothing that follows is sure.
 
-    def __init__(self, engine: "Engine", rows: Sequence[Row]) -> None:
+    Too little memory for one pass is not such an error.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        if device.type == "cuda":
+            raise DeviceFailed from error
+        raise
+
+
+class Layers:
+    """A pass that runs layer by layer: call `step` until `left` is 0, then `logits`."""
+
+    def __init__(self, checkpoint: Checkpoint, rows: Sequence[Row]) -> None:
         self.rows = rows
-        self.tokens = sum(len(row.token_ids) for row in rows)
-        self._steps = engine.checkpoint.steps
+        self._steps = checkpoint.steps
+        self._device = checkpoint.device
         self._done = 0
         self._logits: list[Logits] = []
-        with torch.inference_mode():
-            self._batch = engine.batch(rows)
+        with seam(self._device), torch.inference_mode():
+            self._batch = packed(rows) if self._device.type == "cpu" else padded(rows, self._device)
             self._state, self._kept = self._steps.begin(self._batch)
 
     @property
@@ -83,7 +109,7 @@ class Pass:
         return self._steps.depth + 1 - self._done
 
     def step(self) -> None:
-        with torch.inference_mode():
+        with seam(self._device), torch.inference_mode():
             if self._done < self._steps.depth:
                 self._state = self._steps.step(self._done, self._state, self._batch, self._kept)
             else:
@@ -94,27 +120,63 @@ class Pass:
         return self._logits
 
 
-class Engine:
-    """A checkpoint ready to run."""
+class Replay:
+    """A pass that is one recorded step."""
 
     def __init__(
-        self, checkpoint: Checkpoint, *, buckets: Buckets | None = None, graphs: bool = True
+        self, graphs: Graphs, rows: Sequence[Row], shape: tuple[int, int], device: torch.device
     ) -> None:
-        """`buckets` and `graphs` matter on CUDA only."""
+        self.left = 1
+        self._run = graphs.run
+        self._asked = rows, shape
+        self._device = device
+        self._logits: list[Logits] = []
+
+    def step(self) -> None:
+        with seam(self._device):
+            self._logits = self._run(*self._asked)
+        self.left = 0
+
+    def logits(self) -> list[Logits]:
+        return self._logits
+
+
+class Engine:
+    """A checkpoint ready to run: warm, and on a GPU with a graph for every bucket."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        buckets: Buckets | None = None,
+        graphs: bool = True,
+        recorder: Recorder | None = None,
+    ) -> None:
+        """`buckets` and `graphs` matter on CUDA. `recorder`: records passes in place of CUDA graphs."""
         self.checkpoint = checkpoint
-        self.buckets = buckets or Buckets()
+        device, longest = checkpoint.device, checkpoint.config.max_len
+        if recorder is None and device.type == "cuda" and graphs:
+            recorder = CudaRecorder(device)
+        if recorder is None and device.type == "cpu":
+            self.buckets = Buckets(tokens=CPU_TOKENS)
+        else:
+            self.buckets = (buckets or Buckets()).up_to(longest)
+        self.graphs: Graphs | None = None
+        if recorder is not None:
+            self.graphs = Graphs(checkpoint.steps, self.buckets, device, recorder, longest)
+        self.run([Row((checkpoint.special.cls, checkpoint.special.mask, checkpoint.special.sep), (1,), 0)])
 
     @property
     def key(self) -> tuple[str, ...]:
         """Rows of engines with one key have the same logits."""
         return (*self.checkpoint.key, self.checkpoint.dtype)
 
-    def batch(self, rows: Sequence[Row]) -> Batch:
-        return packed(rows)
-
-    def start(self, rows: Sequence[Row]) -> Pass:
+    def start(self, rows: Sequence[Row]) -> Layers | Replay:
         """A pass over `rows`, which the lane chose."""
-        return Pass(self, rows)
+        shape = self.graphs.of(rows) if self.graphs else None
+        if self.graphs is None or shape is None:
+            return Layers(self.checkpoint, rows)
+        return Replay(self.graphs, rows, shape, self.checkpoint.device)
 
     def run(self, rows: Sequence[Row]) -> list[Logits]:
         """A pass from start to end."""
@@ -125,9 +187,16 @@ class Engine:
 
     def describe(self) -> dict[str, object]:
         """What this engine is, for a health answer; asks the device nothing."""
-        return {
-            "model": self.checkpoint.name,
+        facts: dict[str, object] = {
+            "checkpoint": self.checkpoint.name,
             "revision": self.checkpoint.revision,
             "device": str(self.checkpoint.device),
             "dtype": self.checkpoint.dtype,
         }
+        if self.graphs is not None:
+            facts |= {
+                "graphs": len(self.graphs.recorded),
+                "graph_seconds": round(self.graphs.seconds, 1),
+                "graph_mib": round(self.graphs.bytes / (1 << 20)),
+            }
+        return facts

@@ -96,11 +96,12 @@ class Lane:
         """
         asked = time.monotonic()
         ticket = Ticket(alive, [None] * len(rows))
+        keys = [key_of(engine, row) for row in rows]
         with self._lock:
             if self.failed is not None:
                 raise DeviceFailed
-            for index, row in enumerate(rows):
-                self._ask(engine, row, ticket, index, asked)
+            for index, (key, row) in enumerate(zip(keys, rows, strict=True)):
+                self._ask(key, engine, row, ticket, index, asked)
             if not ticket.done:
                 ticket.leads, self._held = not self._held, True
                 if not ticket.leads:
@@ -116,8 +117,7 @@ class Lane:
         began = asked if ticket.began is None else max(asked, ticket.began)
         return Ran([logits for logits in ticket.logits if logits is not None], began - asked, ended - began)
 
-    def _ask(self, engine: Runs, row: Row, ticket: Ticket, index: int, now: float) -> None:
-        key = key_of(engine, row)
+    def _ask(self, key: Key, engine: Runs, row: Row, ticket: Ticket, index: int, now: float) -> None:
         if key in self._cache:
             self._cache.move_to_end(key)
             ticket.logits[index] = self._cache[key]
