@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -106,12 +107,10 @@ connection_may_go_on = threading.Event()
 def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
     folder = tmp_path_factory.mktemp("streaming")
     routes = {"OMNI_JEV_ROUTES": "decisions, POST /upload, GET /events"}
-    # Idle connections are let go at a second, as those of the shipped file are at thirty.
-    changes = {**UNLIMITED, "keepalive_timeout 30s;": "keepalive_timeout 1s;"}
     with (
         raw_backend(streams) as backend,
         start_jevproxy(backend.url, "--workers=2", **routes) as proxy,
-        front(folder, [proxy.port], **changes) as program,
+        front(folder, [proxy.port], **UNLIMITED) as program,
     ):
         yield program
 
@@ -152,7 +151,7 @@ def test_a_thousand_requests_around_the_idle_limit(streaming: Program) -> None:
     def client() -> None:
         connection = connect(streaming.url)
         for turn in range(20):
-            pause.wait(0.95 + turn * 0.005)
+            pause.wait(0.45 + turn * 0.005)
             connection.request("POST", "/upload", b"x")
             answer = connection.getresponse()
             statuses.append((answer.status, answer.read()))
@@ -169,26 +168,28 @@ def test_a_thousand_requests_around_the_idle_limit(streaming: Program) -> None:
 def activated(listener: socket.socket, backend: str) -> Program:
     """jevproxy as systemd starts it: with the socket that the unit's socket holds."""
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    into = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.environ |= {'LISTEN_PID': str(os.getpid()), 'LISTEN_FDS': '1'}"
+    into = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.environ |= {'LISTEN_PID': str(os.getpid())}"
     argv = [sys.executable, "-c", f"{into}; os.execv(sys.argv[2], sys.argv[2:])", str(listener.fileno())]
     argv += [str(BIN / "jevproxy"), "--workers=2"]
-    settings = {"OMNI_JEV_BACKEND_URL": backend}
+    settings = {"OMNI_JEV_BACKEND_URL": backend, "LISTEN_FDS": "1"}
     return Program(argv, settings, url=url, ready=lambda: listens(url), pass_fds=(listener.fileno(),))
 
 
 def test_restarts_under_load_lose_nothing(embedded_worker: Program, tmp_path: Path) -> None:
-    """jevproxy reloads, then is stopped and started; nginx reloads. Nobody is refused, nothing is cut."""
-    with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
-        proxy = activated(listener, embedded_worker.url)
-        with front(tmp_path, [proxy.port], **UNLIMITED) as site, load(site.url, 8) as tally:
+    """jevproxy reloads, nginx reloads, jevproxy is stopped and started. Nobody is refused, nothing is cut."""
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=512) as listener,
+        ExitStack() as running,
+    ):
+        before = running.enter_context(activated(listener, embedded_worker.url))
+        site = running.enter_context(front(tmp_path, [before.port], **UNLIMITED))
+        with load(site.url, 8) as tally:
             tally.wait_for_more(20)
-            proxy.signal(signal.SIGHUP)
-            tally.wait_for_more(40)
-            with proxy:
-                assert proxy.stop() == 0
-            with activated(listener, embedded_worker.url) as after:
-                tally.wait_for_more(40)
-                site.signal(signal.SIGHUP)
-                tally.wait_for_more(40)
-                assert after.output().count("Booting worker") == 2
+            before.signal(signal.SIGHUP)
+            tally.wait_for_more(80)
+            site.signal(signal.SIGHUP)
+            tally.wait_for_more(80)
+            assert before.stop() == 0
+            running.enter_context(activated(listener, embedded_worker.url))
+            tally.wait_for_more(80)
         assert not tally.failures, tally.failures

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import jevproxy.gunicorn_conf
+import jevproxy.server
 import worker.gunicorn_conf
 from jevproxy.settings import from_environ
 from tests.deploy import sites
@@ -55,7 +56,8 @@ def test_limits_are_ours() -> None:
 
 def test_nginx_lets_a_connection_go_before_its_server_does() -> None:
     proxy, inner = upstream_of(SHIPPED["jevproxy.conf"]), upstream_of(SHIPPED["jevworkers.conf"])
-    assert max(seconds("keepalive_timeout", proxy)) < jevproxy.gunicorn_conf.keepalive
+    assert "keepalive_timeout 500ms;" in proxy
+    assert 0.5 < jevproxy.server.IDLE_GRACE < jevproxy.gunicorn_conf.keepalive
     assert max(seconds("keepalive_timeout", inner)) < worker.gunicorn_conf.keepalive
     rest = SHIPPED["jevworkers.conf"].replace(inner, "")
     assert min(seconds("keepalive_timeout", rest)) > from_environ({}).pool_idle
