@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import gevent
-from gevent import getcurrent
+from gevent import get_hub, getcurrent
 
 from .body import RequestBody
 from .client import Client
@@ -54,6 +54,36 @@ class Slots:
         self._observer.released()
 
 
+class Standstill:
+    """Raises DeadlineExceeded in the current greenlet once `moved` has not been called for `seconds`.
+
+    A timer that looks back costs a stream's pieces nothing; a gevent.Timeout for each would.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._greenlet: Any = getcurrent()
+        self._timer = get_hub().loop.timer(seconds)
+        self.moved()
+        self._timer.start(self._look)
+
+    def moved(self) -> None:
+        self._moved_at = time.perf_counter()
+
+    def _look(self) -> None:
+        left = self._moved_at + self._seconds - time.perf_counter()
+        self.close()
+        if left <= 0:
+            self._greenlet.throw(DeadlineExceeded())
+        else:
+            self._timer = get_hub().loop.timer(left)
+            self._timer.start(self._look)
+
+    def close(self) -> None:
+        self._timer.stop()
+        self._timer.close()
+
+
 class Exchange:
     """Forwards one request. `begin`, then iterate the answer's body, then `close`, which may come at any time."""
 
@@ -71,7 +101,7 @@ class Exchange:
         self._watch: Any = None
         self._response: BackendResponse | None = None
         self._first: list[bytes] = []
-        self._idle: gevent.Timeout | None = None
+        self._standstill: Standstill | None = None
         self._ended_at = 0.0
         self._began = 0.0
 
@@ -150,7 +180,7 @@ class Exchange:
     def _as_stream(self) -> None:
         """A stream may take longer in all, but not stand still for long, on either side."""
         self._limit(self._settings.stream_timeout - (time.perf_counter() - self._began))
-        self._idle = gevent.Timeout.start_new(self._settings.stream_idle, DeadlineExceeded())
+        self._standstill = Standstill(self._settings.stream_idle)
 
     def _limit(self, seconds: float) -> None:
         """From now on the deadline is in so many seconds."""
@@ -158,21 +188,18 @@ class Exchange:
             self._deadline.close()
         self._deadline = gevent.Timeout.start_new(max(seconds, 0.001), DeadlineExceeded())
 
-    def _moved(self) -> None:
-        """A stream's byte was read, or taken by the client."""
-        if self._idle:
-            self._idle.close()
-            self._idle = gevent.Timeout.start_new(self._settings.stream_idle, DeadlineExceeded())
-
     def __iter__(self) -> Iterator[bytes]:
         yield from self._first
         response = self._response
         if response is None or self._ended_at:
             return
+        moved = self._standstill.moved if self._standstill else None
         while piece := response.read_some():
-            self._moved()
+            if moved:
+                moved()
             yield piece
-            self._moved()
+            if moved:
+                moved()
         self._backend_done()
 
     def _backend_done(self) -> None:
@@ -180,7 +207,7 @@ class Exchange:
 
     def close(self) -> None:
         """Free the slot, the timers and the backend's connection."""
-        for timer in (self._deadline, self._idle):
+        for timer in (self._deadline, self._standstill):
             if timer:
                 timer.close()
         if self._watch:
