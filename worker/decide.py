@@ -69,16 +69,22 @@ class Reading:
 def plan(reader: Reader, question: Question, manner: Manner) -> Plan:
     """The heads of a question. A choice whose options one row cannot hold distinctly is read in parts.
 
-    Laya's own server reads every choice in one row; its wire keeps that.
+    So is one that would be cut where cuts are refused. Laya's own server reads every choice in one row; its wire
+    keeps that.
     """
+
+    def lacks(part: Head) -> bool:
+        cut = bool(part.options_cut or part.instructions_dropped)
+        return not fits(reader, part) or bool(part.alike) or (manner.refuse and cut)
+
     texts = tuple(option_texts(question))
     whole = head(reader, question, texts)
-    if manner.wire == "laya" or question.type != "choice" or (fits(reader, whole) and not whole.alike):
+    if manner.wire == "laya" or question.type != "choice":
         return Plan(question, texts, (whole,), (range(len(texts)),))
     count = 1
     heads: tuple[Head, ...] = (whole,)
     places: tuple[range, ...] = (range(len(texts)),)
-    while count * 2 <= len(texts) // 2 and any(not fits(reader, part) or part.alike for part in heads):
+    while count * 4 <= len(texts) and any(map(lacks, heads)):
         count *= 2
         places = tuple(groups.parts(len(texts), count))
         heads = tuple(head(reader, question, [texts[i] for i in place]) for place in places)

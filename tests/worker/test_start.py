@@ -1,0 +1,213 @@
+"""How the worker starts, lets in and ends: keys, refusals at start, loading, stopping."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jevcompat.runner import run
+
+from tests.servers import (
+    BIN,
+    ROOT,
+    Program,
+    clean_environment,
+    free_port,
+    start_jevproxy,
+    start_worker,
+    status_of,
+)
+from tests.worker.conftest import Client
+from tests.worker.test_http import BASE, NOUL, STATE
+
+KEY = "sk-worker-test-key"
+
+
+@pytest.fixture(scope="module")
+def keyed() -> Iterator[Program]:
+    """A worker that wants a key, and refuses what its model cannot see."""
+    with start_worker(LAYA_API_KEY=KEY, LAYA_OVERFLOW="refuse") as program:
+        yield program
+
+
+@pytest.fixture
+def locked(keyed: Program, connect: Callable[[Program], Client]) -> Client:
+    return connect(keyed)
+
+
+def bearer(key: str) -> str:
+    return f"Bearer {key}"
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        (None, 403),
+        ("", 401),
+        ("Bearer", 401),
+        ("Bearer wrong", 401),
+        ("Basic eDp5", 401),
+        ("Bearer \xff\xfe", 401),
+        (bearer(KEY[:-1]), 401),
+        (bearer(KEY + "x"), 401),
+        (bearer(KEY), 200),
+        (bearer(KEY).replace("Bearer", "bearer"), 200),
+    ],
+)
+def test_the_key(locked: Client, header: str | None, status: int) -> None:
+    sent = {} if header is None else {"Authorization": header}
+    for method, path, body in (
+        ("POST", "/v1/systemone", json.dumps(BASE).encode()),
+        ("GET", "/v1/models", None),
+    ):
+        found, headers, answer = locked.send(method, path, body, sent)
+        assert found == status
+        if status != 200:
+            assert json.loads(answer)["detail"]["error_type"] == "authentication_error"
+        assert headers.get("www-authenticate") == ("Bearer" if status == 401 else None)
+
+
+def test_health_tells_details_with_the_key_alone(locked: Client) -> None:
+    assert locked.get("/health") == (200, {"status": "ok"})
+    assert "models" in locked.get("/health", Authorization=bearer(KEY))[1]
+    assert locked.send("GET", "/metrics")[0] == 403 and locked.send("GET", "/openapi.json")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"state": STATE * 60}, "state"),
+        ({"questions": {"q": {"type": "noul", "instructions": "late? " * 400}}}, "instructions"),
+        ({"questions": {"q": {"type": "score", "criteria": ["word " * 60, "b"]}}}, "criteria"),
+    ],
+)
+def test_overflow_can_be_refused(locked: Client, change: dict[str, Any], field: str) -> None:
+    status, refused = locked.post(BASE | change, Authorization=bearer(KEY))
+    assert status == 400 and refused["detail"]["error_type"] == "max_tokens_exceeded"
+    assert "'q'" in refused["detail"]["message"] and field in refused["detail"]["message"]
+    assert STATE[:20] not in json.dumps(refused)
+
+
+def test_a_state_that_overflows_fails_alone_in_a_batch(locked: Client) -> None:
+    batch = {"states": [STATE, STATE * 60, "x"], "questions": {"q": NOUL}}
+    status, found = locked.post(batch, "/v1/systemone/batch", Authorization=bearer(KEY))
+    assert status == 200 and [sorted(result)[0] for result in found["results"]] == [
+        "answers",
+        "error",
+        "answers",
+    ]
+    assert found["results"][1]["error"]["status"] == 400
+
+
+# The contract answers counts out of range with 400 and plain words; jevcompat's own specification would have
+# 422 and field errors there, and nowhere else do the two differ.
+COUNTS = ("choice-no-options", "choice-256", "score-11")
+
+
+@pytest.mark.parametrize("proxied", [False, True])
+@pytest.mark.parametrize("with_key", [False, True])
+def test_conformance(jev: Program, keyed: Program, proxied: bool, with_key: bool) -> None:
+    """The keyed worker refuses overflow, and the suite has 255 options: they are read in parts, and fit."""
+    worker = keyed if with_key else jev
+    with start_jevproxy(worker.url) if proxied else nullcontext(worker) as entrance:
+        report = run(entrance.url, key=KEY if with_key else None, model="demo")
+    assert report.conformant
+    assert report.count("MUST", "pass") == 32
+    failed = [finding for result in report.results if result.status == "fail" for finding in result.findings]
+    assert all(finding.req == "errors.validation-shape" for finding in failed), failed
+    assert all(finding.case.endswith(COUNTS) for finding in failed), failed
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"LAYA_PORT": "http"}, "LAYA_PORT: expected a port"),
+        ({"LAYA_MODELS": "gone=/no/such/place"}, "gone: /no/such/place"),
+        ({"LAYA_DEVICE": "cuda:9"}, "LAYA_DEVICE: cuda:9 is not there"),
+    ],
+)
+def test_a_start_that_cannot_work_ends_with_one_line(settings: dict[str, str], words: str) -> None:
+    for command in (
+        [BIN / "jevworker"],
+        [sys.executable, "-m", "gunicorn", "-c", "python:worker.gunicorn_conf"],
+    ):
+        argv = [*command, *(["worker.wsgi"] if len(command) > 1 else [])]
+        environment = clean_environment({"LAYA_PORT": str(free_port()), "LAYA_DEVICE": "cpu", **settings})
+        ended = subprocess.run(
+            argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert ended.returncode != 0
+        (line,) = [line for line in ended.stderr.splitlines() if line.startswith("jevworker: ")]
+        assert words in line and "Traceback" not in ended.stderr
+
+
+def test_a_checkpoint_that_cannot_work_names_file_and_key(tiny: Path, tmp_path: Path) -> None:
+    place = tmp_path / "broken"
+    shutil.copytree(tiny, place)
+    config = json.loads((place / "rl_agent_config.json").read_text())
+    (place / "rl_agent_config.json").write_text(json.dumps(config | {"option_layout": "parallel"}))
+    environment = clean_environment({"LAYA_PORT": str(free_port()), "LAYA_MODELS": f"demo,b={place}"})
+    ended = subprocess.run(
+        [BIN / "jevworker"], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    (line,) = [line for line in ended.stderr.splitlines() if line.startswith("jevworker: ")]
+    assert (
+        ended.returncode == 3 and "b: " in line and "rl_agent_config.json" in line and "option_layout" in line
+    )
+
+
+def test_loading_is_told_and_happens_once() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    argv = [BIN / "jevworker"]
+    settings = {"LAYA_PORT": url.rpartition(":")[2], "LAYA_DEVICE": "cpu"}
+    with Program(argv, settings, url=url, ready=lambda: status_of(url) is not None) as program:
+        early, statuses = Client(url), []
+        status, found = early.get("/health")
+        assert (status, found) == (503, {"status": "loading"})
+        status, headers, _ = early.send("POST", "/v1/systemone", json.dumps(BASE).encode())
+        assert status == 503 and headers["retry-after"] == "1"
+        early.close()
+
+        def first() -> None:
+            client = Client(url)
+            while (status := client.post(BASE)[0]) == 503:
+                pass
+            statuses.append(status)
+            client.close()
+
+        threads = [threading.Thread(target=first) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+        assert statuses == [200] * 8
+        assert program.output().count("loaded demo@") == 1
+        assert "LAYA_MODELS=english" in program.output() and "not for" in program.output()
+
+
+def test_what_was_accepted_is_finished_on_sigterm(tiny: Path) -> None:
+    with start_worker(LAYA_MODELS=f"tiny={tiny}") as program:
+        states = 600
+        batch = json.dumps(
+            {"states": [STATE * 40] * states, "questions": {"q": NOUL}, "stream": True}
+        ).encode()
+        with socket.create_connection(("127.0.0.1", program.port), timeout=120) as sock:
+            head = b"POST /v1/systemone/batch HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+            sock.sendall(head % len(batch) + batch)
+            with sock.makefile("rb") as stream:
+                while not stream.readline().startswith(b'{"index":0'):
+                    pass
+                program.signal(signal.SIGTERM)
+                rest = stream.read()
+        assert b'"summary":{"states":%d,"decided":%d' % (states, states) in rest
+        assert program.wait() == 0
