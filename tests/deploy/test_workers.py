@@ -1,0 +1,113 @@
+"""One box grows to many: jevproxy -> the shipped inner site -> three workers. One dies; then all are rolled."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.deploy import sites
+from tests.deploy.load import ask, load
+from tests.servers import (
+    ROOT,
+    Program,
+    clean_environment,
+    free_port,
+    raw_backend,
+    read_request,
+    start_jevproxy,
+    start_nginx,
+    start_worker,
+)
+
+CLIENTS = 6
+
+
+class Host:
+    """Three workers behind nginx, as three hosts or three devices would be. `workers` maps a port to its program."""
+
+    def __init__(self, folder: Path, running: ExitStack) -> None:
+        self._running = running
+        self.workers: dict[int, Program] = {}
+        for _ in range(3):
+            self.start(free_port())
+        self.site_file = folder / "jevworkers.conf"
+        port = free_port()
+        self.site_file.write_text(sites.inner_site(port, list(self.workers)))
+        text = sites.configuration(folder, f"include {self.site_file};")
+        self.nginx = running.enter_context(start_nginx(folder, text, f"http://127.0.0.1:{port}"))
+        self.proxy = running.enter_context(start_jevproxy(self.nginx.url, "--workers=2"))
+
+    def start(self, port: int) -> None:
+        self.workers[port] = self._running.enter_context(start_worker(port, LAYA_THREADS="1"))
+
+    def served(self) -> dict[int, int]:
+        """Decisions that each worker has logged."""
+        return {
+            port: worker.output().count('"path": "/v1/systemone"') for port, worker in self.workers.items()
+        }
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    with ExitStack() as running:
+        yield Host(tmp_path_factory.mktemp("host"), running)
+
+
+def test_one_dies_under_load(host: Host) -> None:
+    """What was in flight on it fails, as nobody may send a decision twice unasked; nothing else does."""
+    with load(host.proxy.url, CLIENTS) as tally:
+        tally.wait_for_more(60)
+        assert min(host.served().values()) > 0, "every worker takes part"
+        port, victim = next(iter(host.workers.items()))
+        victim.kill()
+        tally.wait_for_more(150)
+    assert set(tally.statuses) <= {200, 502}
+    assert len(tally.failures) <= CLIENTS, tally.failures
+    host.start(port)
+
+
+def test_all_are_rolled_under_load(host: Host) -> None:
+    """deploy/roll as it is; only systemctl's part is played by a small server that the restart command asks."""
+
+    def supervise(connection: socket.socket) -> None:
+        head, _, _ = read_request(connection)
+        port = int(re.match(rb"GET /(\d+)", head)[1])  # type: ignore[index]
+        host.workers[port].stop()
+        host.start(port)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+    before = {port: worker.pid for port, worker in host.workers.items()}
+    with raw_backend(supervise) as supervisor, load(host.proxy.url, CLIENTS) as tally:
+        tally.wait_for_more(20)
+        command = [
+            sys.executable,
+            str(ROOT / "deploy" / "roll"),
+            *map(str, host.workers),
+            "--site",
+            str(host.site_file),
+        ]
+        command += ["--reload", f"kill -HUP {host.nginx.pid}"]
+        command += ["--restart", f"curl --fail --silent {supervisor.url}/{{port}}"]
+        done = subprocess.run(
+            command, env=clean_environment({"PATH": os.environ["PATH"]}), capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        tally.wait_for_more(60)
+    assert not tally.failures, tally.failures
+    assert all(worker.pid != before[port] for port, worker in host.workers.items())
+    assert " down;" not in host.site_file.read_text()
+
+
+def test_with_none_left_the_answer_is_json(host: Host) -> None:
+    for worker in host.workers.values():
+        worker.kill()
+    status, fields, body = ask(host.proxy.url)
+    assert (status, fields["Content-Type"]) == (502, "application/json") and b'"bad_gateway"' in body
