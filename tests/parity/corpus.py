@@ -356,6 +356,7 @@ DIFFERS = _by_case(
         "not well-formed": [
             "two content types", "method: a lower-case method", "method: a raw space in the target",
             "method: a raw UTF-8 target", "method: a control character in the target", "method: no target",
+            "method: a fragment",
             "field: a space before the colon", "field: a name with a space", "field: no colon", "field: no name",
             "field: a folded value", "field: a NUL in a value", "field: a bare CR in a value",
             "field: a name in UTF-8", "field: two hosts", "framing: chunked of HTTP/1.0",
