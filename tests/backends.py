@@ -84,8 +84,8 @@ class Scripted(RawBackend):
                 seen.ended.set()
 
     def of(self, marker: str) -> list[Seen]:
-        """The requests whose target or header fields contain `marker`."""
-        return [seen for seen in list(self.seen) if marker.encode() in seen.head]
+        """The requests whose target or header fields contain `marker`, in any case."""
+        return [seen for seen in list(self.seen) if marker.lower().encode() in seen.head.lower()]
 
     def await_request(self, marker: str) -> Seen:
         wait_until(lambda: bool(self.of(marker)), PATIENCE, f"a request with {marker}")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
-from tests.backends import Caller, Reply, Scripted, get, scripted
+from tests.backends import OK, Caller, Reply, Scripted, Seen, get, scripted
 from tests.jevproxy.scripts import SCRIPTS
 from tests.servers import Program, start_jevproxy, wait_until
 
@@ -35,8 +38,18 @@ class Pair:
     def becomes_idle(self) -> None:
         wait_until(lambda: self.metric("jevproxy_in_flight") == 0, what="every slot being free")
 
-    def log_lines(self) -> list[str]:
-        return [line for line in self.proxy.output().splitlines() if line.startswith("{")]
+    def logged(self, request_id: str) -> dict[str, Any]:
+        """The access log's line of one request; it is written once the answer has left."""
+        lines: list[str] = []
+
+        def found() -> bool:
+            lines[:] = [line for line in self.proxy.output().splitlines() if f'"id":"{request_id}"' in line]
+            return bool(lines)
+
+        wait_until(found, what=f"a log line for {request_id}")
+        assert len(lines) == 1
+        line: dict[str, Any] = json.loads(lines[0])
+        return line
 
 
 @pytest.fixture(scope="session")
@@ -48,7 +61,7 @@ def backend() -> Iterator[Scripted]:
 @pytest.fixture(scope="session")
 def pair(backend: Scripted) -> Iterator[Pair]:
     """The defaults, but for a deadline that a test can wait for and a body limit that a test can send."""
-    settings = {"OMNI_JEV_TIMEOUT": "3", "OMNI_JEV_HEALTH_TIMEOUT": "0.6", "OMNI_JEV_MAX_BODY_MB": "1"}
+    settings = {"OMNI_JEV_TIMEOUT": "1.5", "OMNI_JEV_HEALTH_TIMEOUT": "0.6", "OMNI_JEV_MAX_BODY_MB": "1"}
     with start_jevproxy(backend.url, **settings) as proxy:
         yield Pair(proxy, backend)
         assert_quiet(proxy)
@@ -58,6 +71,21 @@ def pair(backend: Scripted) -> Iterator[Pair]:
 def patient(backend: Scripted) -> Iterator[Pair]:
     """The defaults, but for three slots."""
     with start_jevproxy(backend.url, OMNI_JEV_MAX_CONCURRENT="3") as proxy:
+        yield Pair(proxy, backend)
+        assert_quiet(proxy)
+
+
+@pytest.fixture
+def backend_of_seconds() -> Iterator[Pair]:
+    """A backend of its own, whose connections are counted, and whose answers take a second."""
+
+    def second(backend: Scripted, connection: socket.socket, seen: Seen) -> bool:
+        backend.released.wait(1.0)
+        connection.sendall(OK)
+        return True
+
+    with scripted({"second": second}) as backend, start_jevproxy(backend.url) as proxy:
+        backend.connections = 0
         yield Pair(proxy, backend)
         assert_quiet(proxy)
 

@@ -53,7 +53,7 @@ def breaks_off(backend: Scripted, connection: socket.socket, seen: Seen) -> bool
 
 def early_413(backend: Scripted, connection: socket.socket, seen: Seen) -> bool:
     """Refuses as soon as it has the head, then reads on for as long as the peer sends."""
-    connection.sendall(sized(b'{"no":1}', JSON, b"413 Content Too Large"))
+    connection.sendall(sized(b'{"no":1}', JSON + b"Connection: close\r\n", b"413 Content Too Large"))
     gone_or(backend.released, connection)
     return False
 
