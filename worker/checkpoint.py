@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from torch.overrides import TorchFunctionMode
-from transformers import AutoConfig, AutoModel
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModel
 
 from worker.encoders import Bert, Encoder, ModernBert, Whole
 from worker.errors import CheckpointRefused, SettingRefused
@@ -145,10 +145,11 @@ def build(folder: Path, config: Config, shape: Mapping[str, Any]) -> Decision:
     """The model with parameters that hold nothing yet."""
     path = str(folder / ENCODER)
     settings = dict(shape)
-    if "model_type" not in settings:
-        raise CheckpointRefused(path, "model_type", "missing")
+    family = settings.get("model_type")
+    if family not in CONFIG_MAPPING:
+        raise CheckpointRefused(path, "model_type", f"the installed transformers knows no {family!r}")
     try:
-        if settings["model_type"] == "modernbert":
+        if family == "modernbert":
             thetas = rotations(settings)
             # In both spellings, so that the installed transformers finds its own.
             settings |= {

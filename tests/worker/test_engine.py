@@ -76,8 +76,8 @@ def agent(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def test_logits_are_layas(plain: Engine, agent: Any) -> None:
     chance = random.Random(1)
-    for tokens in (3, 4, 9, 48, 63, 64, 65, 66, 67, 129, 130, 131, 300, 511, 512):
-        for options in (1, 2, 7):
+    for tokens in (3, 4, 9, 48, 64, 65, 66, 129, 130, 131, 300, 512):
+        for options in (1, 2, 7)[: 1 + tokens % 3]:
             row = random_row(chance, tokens, options)
             assert difference(plain.run([row]), by_laya(agent, [row])) < ROUNDING, (tokens, options)
 
@@ -95,9 +95,9 @@ def test_most_options(plain: Engine, agent: Any) -> None:
 
 def test_company_changes_no_answer(plain: Engine) -> None:
     chance = random.Random(4)
-    rows = [random_row(chance, chance.choice((5, 20, 66, 140)), chance.randrange(1, 9)) for _ in range(40)]
+    rows = [random_row(chance, chance.choice((5, 20, 66, 140)), chance.randrange(1, 9)) for _ in range(20)]
     alone = [plain.run([row])[0] for row in rows]
-    for size in (2, 5, 16):
+    for size in (2, 5, 20):
         for start in range(0, len(rows), size):
             for one, other in zip(
                 plain.run(rows[start : start + size]), alone[start : start + size], strict=True
@@ -131,7 +131,7 @@ def test_every_bucket_and_every_real_length_equal_the_unpadded_row(folder: Path,
     assert recorder.recorded == len(recorded.buckets.lengths) * 3
     longest = 144
     # Every length for the tiny model, and some for the embedded one, which takes twenty times as long.
-    for length in (*range(2, longest, 1 if folder != EMBEDDED else 13), longest):
+    for length in (*range(2, longest, 1 if folder != EMBEDDED else 29), longest):
         row = random_row(chance, length, min(length // 2, 3))
         company = random_row(chance, max(2, min(length, 7)), 1)
         alone = plain.run([row, company])
@@ -139,7 +139,7 @@ def test_every_bucket_and_every_real_length_equal_the_unpadded_row(folder: Path,
             got = recorded.run(rows)
             expected = [alone[0] if one is row else alone[1] for one in rows]
             assert difference(got, expected) < ROUNDING, (length, len(rows))
-    assert recorder.replayed >= 30
+    assert recorder.replayed >= 18
 
 
 def test_a_shape_without_a_graph_runs_eagerly(plain: Engine) -> None:

@@ -1,0 +1,211 @@
+"""Our worker beside laya-serve, on the same checkpoint, in one run: one table, with ratios.
+
+    python -m tests.bench.worker_load CHECKPOINT_DIRECTORY [--seconds 30] [--rounds 2] [--env NAME=VALUE ...]
+
+Rounds alternate between the two, so that what else the machine does falls on both. Every text is new, and our row
+cache is off. Short: 8 words; long: 300 words; one choice among three each. Alone: one caller. Closed: four short
+and four long callers that ask again at once. Open: Poisson arrivals, short and long asking for 0.35 of the
+reference's time alone each, the same arrivals for both. `--env` goes to both servers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.servers import BIN, Program, free_port, start_worker, status_of
+
+WORDS = (  # noqa: SIM905
+    "parcel arrived crushed buyer wants money back order late driver left box rain label torn street number "
+    "wrong refund asked twice agent promised call nobody rang invoice shows double charge card bank says pending "
+    "please send new one soon thanks"
+).split()
+SIZES = {"short": 8, "long": 300}
+QUESTION = {
+    "type": "choice",
+    "instructions": "What is it?",
+    "criteria": {"refund": "", "delivery": "", "other": ""},
+}
+OURS, REFERENCE = "worker", "laya-serve"
+
+
+def document(words: int, chance: random.Random, model: str) -> bytes:
+    state = " ".join(chance.choice(WORDS) for _ in range(words))
+    return json.dumps({"model": model, "state": state, "questions": {"q": QUESTION}}).encode()
+
+
+@dataclass
+class Server:
+    """A server under test, and its name for the model."""
+
+    name: str
+    program: Program
+    model: str
+    waits: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+    refused: int = 0
+    spans: dict[str, float] = field(default_factory=dict)
+
+    def ask(self, local: threading.local, kind: str, chance: random.Random) -> bool:
+        """One request over this thread's connection; whether it was answered."""
+        if not hasattr(local, "connection"):
+            local.connection = http.client.HTTPConnection("127.0.0.1", self.program.port, timeout=300)
+        local.connection.request(
+            "POST",
+            "/v1/systemone",
+            document(SIZES[kind], chance, self.model),
+            {"Content-Type": "application/json"},
+        )
+        response = local.connection.getresponse()
+        response.read()
+        return bool(response.status == 200)
+
+    def note(self, phase: str, kind: str, seconds: float, answered: bool) -> None:
+        if answered:
+            self.waits.setdefault((phase, kind), []).append(seconds)
+        else:
+            self.refused += 1
+
+
+def alone(server: Server, count: int, seed: int) -> None:
+    local, chance = threading.local(), random.Random(seed)
+    for kind, times in (("short", count), ("long", max(3, count // 3))):
+        for _ in range(times):
+            began = time.monotonic()
+            answered = server.ask(local, kind, chance)
+            server.note("alone", kind, time.monotonic() - began, answered)
+
+
+def closed(server: Server, seconds: float, seed: int) -> None:
+    ended = time.monotonic() + seconds
+
+    def caller(kind: str, number: int) -> None:
+        local, chance = threading.local(), random.Random(f"{seed} {kind} {number}")
+        while (began := time.monotonic()) < ended:
+            answered = server.ask(local, kind, chance)
+            server.note("closed", kind, time.monotonic() - began, answered)
+
+    threads = [threading.Thread(target=caller, args=(kind, n)) for kind in SIZES for n in range(4)]
+    began = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    server.spans["closed"] = server.spans.get("closed", 0.0) + time.monotonic() - began
+
+
+def arrivals(rates: dict[str, float], seconds: float, seed: int) -> list[tuple[float, str]]:
+    chance, found = random.Random(seed), []
+    for kind, rate in rates.items():
+        now = chance.expovariate(rate)
+        while now < seconds:
+            found.append((now, kind))
+            now += chance.expovariate(rate)
+    return sorted(found)
+
+
+def open_loop(server: Server, plan: Sequence[tuple[float, str]], seed: int) -> None:
+    local, start = threading.local(), time.monotonic()
+
+    def request(due: float, kind: str, number: int) -> None:
+        answered = server.ask(local, kind, random.Random(f"{seed} {number}"))
+        server.note("open", kind, time.monotonic() - start - due, answered)
+
+    with ThreadPoolExecutor(64) as pool:
+        for number, (due, kind) in enumerate(plan):
+            time.sleep(max(0.0, start + due - time.monotonic()))
+            pool.submit(request, due, kind, number)
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    ranked = sorted(values)
+    return ranked[min(len(ranked) - 1, int(len(ranked) * share))] if ranked else float("nan")
+
+
+def table(ours: Server, reference: Server) -> Iterator[str]:
+    yield f"| measure | {OURS} | {REFERENCE} | ratio |"
+    yield "| --- | --- | --- | --- |"
+    for phase in ("alone", "closed", "open"):
+        for kind in SIZES:
+            for label, share in (("p50", 0.5), ("p99", 0.99)):
+                left, right = (quantile(one.waits.get((phase, kind), []), share) for one in (ours, reference))
+                yield f"| {phase}, {kind}, {label}, ms | {left * 1e3:.0f} | {right * 1e3:.0f} | {left / right:.2f} |"
+    rates = [
+        sum(len(one.waits.get(("closed", kind), [])) for kind in SIZES) / one.spans["closed"]
+        for one in (ours, reference)
+    ]
+    yield f"| closed, decisions a second | {rates[0]:.2f} | {rates[1]:.2f} | {rates[0] / rates[1]:.2f} |"
+    # Work done, not answers given: a long decision is worth as many short ones as it costs the reference.
+    worth = {
+        "short": 1.0,
+        "long": quantile(reference.waits["alone", "long"], 0.5)
+        / quantile(reference.waits["alone", "short"], 0.5),
+    }
+    work = [
+        sum(worth[kind] * len(one.waits.get(("closed", kind), [])) for kind in SIZES) / one.spans["closed"]
+        for one in (ours, reference)
+    ]
+    yield f"| closed, work a second, in short decisions | {work[0]:.2f} | {work[1]:.2f} | {work[0] / work[1]:.2f} |"
+    spread = quantile(ours.waits["open", "short"], 0.99) / quantile(ours.waits["alone", "short"], 0.5)
+    yield f"| open, short p99 / short p50 alone | {spread:.1f} | | |"
+    yield f"| not answered with 200 | {ours.refused} | {reference.refused} | |"
+
+
+def start_reference(checkpoint: Path, **settings: str) -> Program:
+    url = f"http://127.0.0.1:{free_port()}"
+    named = {
+        "LAYA_HOST": "127.0.0.1",
+        "LAYA_PORT": url.rpartition(":")[2],
+        "LAYA_DEVICE": "cpu",
+        "LAYA_EXTRA_MODELS": json.dumps({"bench": str(checkpoint)}),
+        "LAYA_DEFAULT_MODEL": "bench",
+        "LAYA_MODELS": "bench",
+    }
+    return Program([BIN / "laya-serve"], named | settings, url=url, ready=lambda: status_of(url) == 200)
+
+
+def measure(checkpoint: Path, seconds: float, rounds: int, settings: dict[str, str]) -> Iterator[str]:
+    ours = {"LAYA_MODELS": f"bench={checkpoint}", "LAYA_ROW_CACHE": "0", **settings}
+    with start_worker(**ours) as mine, start_reference(checkpoint, **settings) as its:
+        servers = [Server(OURS, mine, "bench"), Server(REFERENCE, its, "bench")]
+        phases: list[Callable[[Server, int], None]] = [
+            lambda server, seed: alone(server, 9, seed),
+            lambda server, seed: closed(server, seconds, seed),
+        ]
+        for number in range(rounds):
+            for phase in phases:
+                for server in servers:
+                    phase(server, number)
+        rates = {kind: 0.35 / quantile(servers[1].waits["alone", kind], 0.5) for kind in SIZES}
+        for number in range(rounds):
+            plan = arrivals(rates, seconds, number)
+            for server in servers:
+                open_loop(server, plan, number)
+        yield from table(*servers)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE")
+    asked = parser.parse_args()
+    settings = dict(one.split("=", 1) for one in asked.env)
+    for line in measure(asked.checkpoint.resolve(), asked.seconds, asked.rounds, settings):
+        print(line)
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
