@@ -76,7 +76,7 @@ class Scripted(RawBackend):
                         self.seen.append(seen)
                         return
                 else:
-                    seen.whole = False
+                    seen.whole, seen.body, surplus = False, surplus, b""
                 self.seen.append(seen)
                 if not self.scripts[name](self, connection, seen):
                     return

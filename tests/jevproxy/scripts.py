@@ -61,7 +61,7 @@ def early_413(backend: Scripted, connection: socket.socket, seen: Seen) -> bool:
 def early_interim(backend: Scripted, connection: socket.socket, seen: Seen) -> bool:
     """Says 100 and 103 while the body is still coming, then reads all of it and answers its length."""
     connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n")
-    left = int(seen.values("content-length")[0])
+    left = int(seen.values("content-length")[0]) - len(seen.body)
     while left > 0:
         data = connection.recv(1 << 16)
         if not data:

@@ -182,6 +182,7 @@ def test_a_client_that_stops_reading_is_bounded_by_the_deadline(pair: Pair) -> N
 
 def test_two_hundred_seconds_of_work_take_about_one(backend_of_seconds: Pair) -> None:
     """Half of the sum would show a queue; the second wave opens no connection."""
+    opened: list[int] = []
     for wave in range(2):
         callers = [backend_of_seconds.caller() for _ in range(200)]
         began = time.monotonic()
@@ -190,4 +191,5 @@ def test_two_hundred_seconds_of_work_take_about_one(backend_of_seconds: Pair) ->
         assert [caller.reply().status for caller in callers] == [200] * 200
         assert time.monotonic() - began < 40, wave
         leave_all(callers)
-        assert backend_of_seconds.backend.connections == 200
+        opened.append(backend_of_seconds.backend.connections)
+    assert opened[0] == opened[1] <= 200
