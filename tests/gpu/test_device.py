@@ -39,7 +39,7 @@ def test_without_a_device_it_says_so() -> None:
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory: pytest.TempPathFactory) -> tuple[Engine, Engine]:
     """A recorded engine and its eager twin, both on the CPU."""
-    loaded = checkpoint.load(str(write(tmp_path_factory.mktemp("tiny"), max_len=24)), "cpu", "fp32")
+    loaded = checkpoint.load(str(write(tmp_path_factory.mktemp("tiny"), max_len=64)), "cpu", "fp32")
     buckets = Buckets(lengths=(8, 16), counts=(1, 2))
     return Engine(loaded, buckets=buckets, recorder=Rerun()), Engine(loaded)
 
