@@ -11,9 +11,10 @@ from typing import Any
 
 from worker import answers, groups, usage
 from worker.errors import Refused, TooManyTokens, words
-from worker.lane import Lane, Runs
+from worker.lane import Lane
 from worker.protocol import Question
 from worker.rows import Head, Logits, Reader, Row, State, fits, head, option_texts, read_state, row
+from worker.turns import Runs
 
 
 @dataclass(frozen=True, slots=True)
