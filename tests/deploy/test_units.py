@@ -12,7 +12,7 @@ import pytest
 
 import jevproxy.settings
 import worker.gunicorn_conf
-import worker.settings
+from tests import tables
 from tests.servers import (
     BIN,
     ROOT,
@@ -78,15 +78,9 @@ def test_the_socket_listens_where_the_settings_say() -> None:
     )
 
 
-def commented(file: str) -> dict[str, str]:
-    lines = re.findall(r"^#([A-Z_]+)=(.*)$", (ROOT / "deploy" / "etc" / file).read_text(), re.M)
-    assert len(lines) == len(dict(lines))
-    return dict(lines)
-
-
 def test_the_environment_files_have_every_setting_with_its_default() -> None:
-    assert commented("jevproxy.env") == {knob.variable: knob.default for knob in jevproxy.settings.KNOBS}
-    assert commented("jevworker.env") == {knob.variable: knob.default for knob in worker.settings.KNOBS}
+    assert tables.PROXY_FILE.read_text() == tables.proxy_file(), "write it anew: python -m tests.tables"
+    assert tables.WORKER_FILE.read_text() == tables.worker_file(), "write it anew: python -m tests.tables"
 
 
 def test_jevproxy_takes_its_socket_from_systemd(tmp_path: Path) -> None:

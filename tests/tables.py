@@ -1,0 +1,86 @@
+"""What is written out of the settings' tables in the code: docs/settings.md's rows and deploy/etc's files.
+
+`python -m tests.tables` writes them anew; the tests compare.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+
+import jevproxy.settings
+import worker.settings
+from tests.servers import ROOT
+
+PAGE = ROOT / "docs" / "settings.md"
+PROXY_FILE = ROOT / "deploy" / "etc" / "jevproxy.env"
+WORKER_FILE = ROOT / "deploy" / "etc" / "jevworker.env"
+
+PROXY_HEAD = """\
+# jevproxy's settings, read by systemd. Every one is here with its default; docs/settings.md has them in one table.
+# After a change: systemctl restart jevproxy (nobody is refused meanwhile).
+"""
+PROXY_TAIL = """\
+# Where it listens is jevproxy.socket's ListenStream, which goes before this.
+#OMNI_JEV_BIND=127.0.0.1:8080
+
+# gunicorn's own settings. Two processes for two cores is a start; each has OMNI_JEV_MAX_CONCURRENT slots.
+GUNICORN_CMD_ARGS=--workers=2
+"""
+WORKER_HEAD = """\
+# The settings of every worker on this host, read by systemd. Every one is here with its default.
+# One worker's own go to jevworker-PORT.env beside this file, such as LAYA_DEVICE=cuda:1 in jevworker-8001.env.
+# After a change: deploy/roll with the ports of all workers.
+"""
+WORKER_TAIL = """\
+# The port is the instance's name (jevworker@8000). Not to be set here.
+#LAYA_PORT=8000
+"""
+
+
+def cell(text: str) -> str:
+    return text.replace("|", "\\|") or "none"
+
+
+def proxy_rows() -> list[str]:
+    return [
+        f"| {knob.variable} | {cell(knob.default)} | {cell(knob.meaning)} |"
+        for knob in jevproxy.settings.KNOBS
+    ]
+
+
+def worker_rows() -> list[str]:
+    return [
+        f"| {knob.variable} | {cell(knob.default)} | {cell(knob.accepted)} | {cell(knob.meaning)} |"
+        for knob in worker.settings.KNOBS
+    ]
+
+
+def block(variable: str, default: str, words: str) -> str:
+    comment = textwrap.fill(words, 100, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
+    return f"{comment}\n#{variable}={default}\n"
+
+
+def proxy_file() -> str:
+    knobs = [knob for knob in jevproxy.settings.KNOBS if knob.variable != "OMNI_JEV_BIND"]
+    return "\n".join([PROXY_HEAD, *(block(k.variable, k.default, k.meaning) for k in knobs), PROXY_TAIL])
+
+
+def worker_file() -> str:
+    knobs = [knob for knob in worker.settings.KNOBS if knob.variable != "LAYA_PORT"]
+    blocks = (block(k.variable, k.default, f"{k.meaning} ({k.accepted})") for k in knobs)
+    return "\n".join([WORKER_HEAD, *blocks, WORKER_TAIL])
+
+
+def main() -> None:
+    page = PAGE.read_text()
+    for prefix, rows in (("OMNI_JEV_", proxy_rows()), ("LAYA_", worker_rows())):
+        table = "".join(f"{row}\n" for row in rows)
+        page = re.sub(rf"(?m)(^\| {prefix}.*\n)+", lambda _, table=table: table, page)
+    PAGE.write_text(page)
+    PROXY_FILE.write_text(proxy_file())
+    WORKER_FILE.write_text(worker_file())
+
+
+if __name__ == "__main__":
+    main()
