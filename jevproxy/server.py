@@ -42,8 +42,11 @@ class Response(wsgi.Response):
     """gunicorn's response, with the application's header fields alone, and head and first piece in one packet."""
 
     sock: Any
+    worker: Any
 
     def default_headers(self) -> list[str]:
+        if not self.worker.alive:  # gunicorn looked when the request began
+            self.force_close()
         lines = [
             f"HTTP/{self.req.version[0]}.{self.req.version[1]} {self.status}\r\n",
             "Connection: close\r\n" if self.should_close() else "Connection: keep-alive\r\n",
@@ -91,7 +94,7 @@ class Waiting(gevent.Timeout):
 
 def install(worker: Any, observer: Observer) -> None:
     """Put the behaviour of this module on a gunicorn gevent worker."""
-    wsgi.Response = Response
+    wsgi.Response = type("Response", (Response,), {"worker": worker})
     idle: set[socket.socket] = set()
     sockets: dict[Any, socket.socket] = {}
     bounded = type("Waiting", (Waiting,), {"idle": idle, "sockets": sockets})
@@ -122,7 +125,8 @@ def _close_idle(worker: Any, idle: set[socket.socket]) -> None:
         for sock in list(idle):
             if peek(sock) is None:  # nothing has arrived: no request is lost
                 try:
-                    sock.shutdown(socket.SHUT_RD)  # its greenlet reads the end, and closes
+                    with sock.dup() as same:  # gevent's own shutdown would fail the greenlet that waits
+                        same.shutdown(socket.SHUT_RD)  # that greenlet reads the end, and closes
                 except OSError:
                     pass
         gevent.sleep(0.1)

@@ -1,0 +1,179 @@
+"""Running under gunicorn: where it listens, how it stops and reloads, several processes, preloading."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.backends import Caller, get, post, scripted
+from tests.jevproxy.conftest import Pair, assert_quiet
+from tests.jevproxy.scripts import SCRIPTS
+from tests.servers import Program, start_jevproxy, wait_until
+
+
+def test_sigterm_under_load_loses_nothing_and_ends_with_0() -> None:
+    """Fifty exchanges in flight, a client that polls on a kept connection, and an idle one."""
+    with scripted(SCRIPTS) as backend, start_jevproxy(backend.url) as proxy:
+        held = [Caller(proxy.url).send(post("hold", b"{}", "/v1/systemone", "x-marker: held")) for _ in range(50)]
+        streaming = Caller(proxy.url).send(post("breaks_off", b"{}", "/v1/systemone", "X-Gate: drain"))
+        streaming.until(b"data: 1")
+        idle = Caller(proxy.url)
+        assert idle.ask(get()).status == 200
+        wait_until(lambda: len(backend.of("x-marker: held")) == 50, what="all being in flight")
+        told: list[str] = []
+
+        def poll() -> None:
+            with Caller(proxy.url) as caller:
+                while not told or told[-1] != "close":
+                    told.append(caller.ask(get()).value("connection") or "")
+                assert caller.at_end()
+
+        polling = threading.Thread(target=poll)
+        polling.start()
+        wait_until(lambda: len(told) > 2, what="the poll running")
+        proxy.signal(signal.SIGTERM)
+        polling.join(60)
+        assert told[-1] == "close", "a polling client is told to close, not reset"
+        assert idle.at_end(), "an idle connection is closed in an orderly way"
+        backend.released.set()
+        replies = [caller.reply() for caller in held]
+        assert [(reply.status, reply.whole, reply.value("connection")) for reply in replies] == [
+            (200, True, "close")
+        ] * 50
+        backend.gates["drain"].set()
+        streaming.rest()
+        for caller in [*held, idle, streaming]:
+            caller.close()
+        assert proxy.wait() == 0
+        assert_quiet(proxy)
+
+
+def test_a_second_sigterm_ends_what_is_in_flight() -> None:
+    with scripted(SCRIPTS) as backend, start_jevproxy(backend.url) as proxy, Caller(proxy.url) as caller:
+        caller.send(post("hold", b"{}", "/v1/systemone", "x-marker: cut-off"))
+        seen = backend.await_request("x-marker: cut-off")
+        proxy.signal(signal.SIGTERM)
+        time.sleep(1.5)  # two signals at once are one
+        proxy.signal(signal.SIGTERM)
+        assert proxy.wait(30) == 0, "its bound of 65 s was not waited for"
+        assert seen.ended.wait(30)
+
+
+def test_the_drain_is_bounded() -> None:
+    with scripted(SCRIPTS) as backend, start_jevproxy(backend.url, OMNI_JEV_DRAIN="1") as proxy:
+        with Caller(proxy.url) as caller:
+            caller.send(post("hold", b"{}", "/v1/systemone", "x-marker: bounded"))
+            seen = backend.await_request("x-marker: bounded")
+            proxy.signal(signal.SIGTERM)
+            assert proxy.wait(50) == 0
+            assert seen.ended.wait(30)
+
+
+def test_hup_reloads_without_a_refused_connection_or_a_lost_exchange() -> None:
+    with scripted(SCRIPTS) as backend, start_jevproxy(backend.url) as proxy:
+        stop = threading.Event()
+        statuses: list[int] = []
+        failures: list[str] = []
+
+        def ask() -> None:
+            while not stop.is_set():
+                try:
+                    with Caller(proxy.url) as caller:
+                        statuses.append(caller.ask(post()).status)
+                except OSError as error:
+                    failures.append(repr(error))
+
+        with Caller(proxy.url) as held:
+            held.send(post("hold", b"{}", "/v1/systemone", "x-marker: across"))
+            backend.await_request("x-marker: across")
+            threads = [threading.Thread(target=ask) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            proxy.signal(signal.SIGHUP)
+            wait_until(lambda: proxy.output().count("Booting worker") == 2, what="the new worker")
+            before = len(statuses)
+            wait_until(lambda: len(statuses) > before + 100, what="requests after the reload")
+            backend.released.set()
+            assert held.reply().status == 200
+            stop.set()
+            for thread in threads:
+                thread.join()
+        assert set(statuses) == {200} and failures == []
+        assert_quiet(proxy)
+
+
+def test_several_preloaded_processes_share_one_account() -> None:
+    with scripted(SCRIPTS) as backend, start_jevproxy(backend.url, "--preload", "--workers", "3") as proxy:
+        both = Pair(proxy, backend)
+        held = [both.caller().send(post("hold", b"{}", "/v1/systemone", "x-marker: counted")) for _ in range(9)]
+        wait_until(lambda: len(backend.of("x-marker: counted")) == 9, what="all being in flight")
+        answered = sum(both.ask(post()).status == 200 for _ in range(60))
+        wait_until(lambda: both.metric('jevproxy_requests_total{route="POST /v1/systemone",status="200"}') == 60)
+        assert answered == 60
+        assert both.metric("jevproxy_in_flight") == 9
+        backend.released.set()
+        for caller in held:
+            assert caller.reply().status == 200
+            caller.close()
+        both.becomes_idle()
+        assert_quiet(proxy)
+
+
+@pytest.mark.parametrize("form", ["unix", "v6"])
+def test_it_listens_on_other_addresses(form: str, tmp_path: Path) -> None:
+    with scripted(SCRIPTS) as backend:
+        if form == "unix":
+            bind = url = f"unix:{tmp_path}/jevproxy.sock"
+            ready = (tmp_path / "jevproxy.sock").exists
+        else:
+            with socket.socket(socket.AF_INET6) as probe:
+                probe.bind(("::1", 0))
+                bind = f"[::1]:{probe.getsockname()[1]}"
+            url = f"http://{bind}"
+
+            def ready() -> bool:
+                try:
+                    Caller(url).close()
+                except OSError:
+                    return False
+                return True
+
+        settings = {"OMNI_JEV_BIND": bind, "OMNI_JEV_BACKEND_URL": backend.url}
+        with Program([sys.executable, "-m", "jevproxy"], settings, url=url, ready=ready, cwd=tmp_path) as proxy:
+            with Caller(url) as caller:
+                assert [caller.ask(post("echo", b"hello")).body for _ in range(3)] == [b"hello"] * 3
+                caller.send(post("hold", b"{}", "/v1/systemone", f"x-marker: {form}"))
+                seen = backend.await_request(f"x-marker: {form}")
+            assert seen.ended.wait(20), "a client that leaves is noticed here too"
+            assert_quiet(proxy)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("OMNI_JEV_BACKEND_URL", "http://user:sesame@h"), ("OMNI_JEV_TIMEOUT", "soon"), ("OMNI_JEV_ROUTES", "nothing")],
+)
+@pytest.mark.parametrize("command", [["jevproxy"], ["gunicorn", "-k", "gevent", "jevproxy.wsgi"]], ids=lambda c: c[0])
+def test_a_wrong_setting_stops_the_start_in_one_line_that_names_it(
+    variable: str, value: str, command: list[str]
+) -> None:
+    with pytest.raises(AssertionError) as caught:
+        Program([sys.executable, "-m", *command], {variable: value}, url="", ready=lambda: False)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 2 and variable in lines[1], str(caught.value)
+    assert value not in lines[1] and "sesame" not in str(caught.value)
+
+
+def test_stopping_leaves_no_files_of_its_own(tmp_path: Path) -> None:
+    with scripted({}) as backend, start_jevproxy(backend.url, TMPDIR=str(tmp_path)) as proxy:
+        assert os.listdir(tmp_path)
+        proxy.signal(signal.SIGHUP)
+        wait_until(lambda: proxy.output().count("Booting worker") == 2, what="the new worker")
+        assert proxy.stop() == 0
+    assert os.listdir(tmp_path) == []
