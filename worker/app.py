@@ -40,6 +40,8 @@ from worker.settings import Settings
 JSON, NDJSON = "application/json", "application/x-ndjson"
 # The media type that cannot be a JSON document. Any other label is ignored: curl's own is that of a form.
 MULTIPART = "multipart/"
+# How much of the body of a request that is refused unread is waited for, and how long, for the connection's sake.
+LEFTOVER, LEFTOVER_S = 1 << 16, 1.0
 # What nginx logs for a client that left before its answer; nobody receives it.
 CLIENT_CLOSED = 499
 
@@ -98,6 +100,7 @@ def create_app(settings: Settings, serving: Serving) -> Flask:
     metrics = observe.Metrics()
     admission = Admission(settings.max_concurrent, metrics)
     intake = Intake(int(settings.max_body_mb * (1 << 20)), settings.body_timeout)
+    leftovers = Intake(LEFTOVER, LEFTOVER_S)
     manner = Manner(settings.wire, settings.overflow == "refuse")
     key = settings.api_key.encode("utf-8", "surrogateescape") if settings.api_key else None
 
@@ -118,6 +121,7 @@ def create_app(settings: Settings, serving: Serving) -> Flask:
         media = request.headers.get("Content-Type", "").strip().lower()
         if media.startswith(MULTIPART):
             raise MediaRefused("This worker reads JSON text only; uploads, images and other media are not.")
+        g.read = True
         return document.decode(intake.read(request.environ))
 
     def systemone() -> Response:
@@ -199,6 +203,10 @@ def create_app(settings: Settings, serving: Serving) -> Flask:
 
     @app.after_request
     def finish(response: Response) -> Response:
+        if "read" not in g and (
+            request.content_length or "chunked" in request.headers.get("Transfer-Encoding", "")
+        ):
+            leftovers.discard(request.environ)
         # The official SDKs read the first of these names.
         response.headers["x-typesafe-request-id"] = response.headers["x-request-id"] = g.id
         route = request.url_rule.rule if request.url_rule else "other"

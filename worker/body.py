@@ -90,6 +90,19 @@ class Intake:
             )
         return decoded(sent, environ.get("HTTP_CONTENT_ENCODING", ""), self.limit)
 
+    def discard(self, environ: Mapping[str, Any]) -> None:
+        """Read what a request that is refused unread has sent, within the limits.
+
+        What stays on a connection would be taken for the next request's head, or cost the client its answer.
+        """
+        watch = self._watch(environ.get("gunicorn.socket"))
+        try:
+            self._sent(environ)
+        except (OSError, ParseException, BodyTooLarge):
+            pass  # the connection ends with the answer
+        finally:
+            watch.done()
+
     def _late(self) -> BodyLate:
         return BodyLate(f"The request body did not arrive within {self.seconds:g} seconds.")
 
