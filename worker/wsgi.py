@@ -23,7 +23,7 @@ log = logging.getLogger("worker")
 # gunicorn's own status of a worker that cannot boot: its arbiter then stops too, and exits with it.
 BOOT_FAILED = 3
 # After a device error: long enough for the waiting requests to get their 503s.
-LAST_WORDS_S = 1.0
+LAST_WORDS_S = 3.0
 
 
 def main() -> None:

@@ -211,3 +211,46 @@ def test_what_was_accepted_is_finished_on_sigterm(tiny: Path) -> None:
                 rest = stream.read()
         assert b'"summary":{"states":%d,"decided":%d' % (states, states) in rest
         assert program.wait() == 0
+
+
+# The worker, but for an engine whose device is lost at the first pass: what a CUDA error does, without one.
+LOSES_ITS_DEVICE = """
+import dataclasses, sys
+from worker import loading, wsgi
+from worker.errors import DeviceFailed
+
+class Lost:
+    def __init__(self, engine):
+        self._engine = engine
+
+    def __getattr__(self, name):
+        return getattr(self._engine, name)
+
+    def start(self, rows):
+        raise DeviceFailed
+
+load = loading.load
+
+def load_lost(settings, lane):
+    catalog = load(settings, lane)
+    (served,) = catalog.served
+    model = dataclasses.replace(served.model, engine=Lost(served.model.engine))
+    return dataclasses.replace(catalog, served=(dataclasses.replace(served, model=model),))
+
+loading.load = load_lost
+wsgi.main()
+"""
+
+
+def test_a_lost_device_ends_the_worker() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    settings = {"LAYA_PORT": url.rpartition(":")[2], "LAYA_DEVICE": "cpu"}
+    argv = [sys.executable, "-c", LOSES_ITS_DEVICE]
+    with Program(argv, settings, url=url, ready=lambda: status_of(url) == 200) as program:
+        client = Client(url)
+        status, refused = client.post(BASE)
+        assert status == 503 and refused["detail"]["error_type"] == "device_failed"
+        assert client.get("/health") == (503, {"status": "device_failed"})
+        client.close()
+        assert program.wait() == 3
+        assert "the device failed" in program.output()
