@@ -3,19 +3,15 @@
 Knows framing as the WSGI server gives it, the size limit, and a body that was cut short. Must not know the backend.
 """
 
-import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from gunicorn.http.errors import ParseException
-from gunicorn.http.unreader import Unreader
 
 from .errors import BadRequest, BodyTooLarge, ClientGone, DeadlineExceeded, Interrupted, RequestTimeout
 
 # A read of this size keeps a process flat under a 100 MB upload, and costs about one system call per 64 KiB.
 PIECE = 64 * 1024
-
-_READ_AHEAD = "read_ahead" in inspect.signature(Unreader.read).parameters
 
 
 class RequestBody:
@@ -90,7 +86,7 @@ class RequestBody:
             reader.parser = None
         elif self.length is not None and hasattr(reader, "unreader"):
             while reader.length:
-                piece = _read_some(reader.unreader, reader.length)
+                piece = reader.unreader.read(None, read_ahead=min(reader.length, PIECE))
                 if not piece:
                     return
                 if len(piece) > reader.length:  # what follows belongs to the next request
@@ -101,9 +97,3 @@ class RequestBody:
         else:  # any other WSGI server
             while piece := self._stream.read(PIECE):
                 yield piece
-
-
-def _read_some(unreader: Any, left: int) -> bytes:
-    if _READ_AHEAD:
-        return unreader.read(None, read_ahead=min(left, PIECE))
-    return unreader.read()
