@@ -200,7 +200,8 @@ def create_app(settings: Settings, observer: Observer | None = None) -> flask.Fl
         client = Client(environ, start_response)
         # No other protocol is offered (RFC 9110 section 7.8), and werkzeug would route a websocket's elsewhere.
         environ.pop("HTTP_UPGRADE", None)
-        environ["HTTP_HOST"] = "localhost"  # no route depends on it, and werkzeug fails on what is no host name
+        # No route depends on it, and werkzeug fails on what is no host name.
+        environ["HTTP_HOST"] = "localhost"
         environ["jevproxy.client"] = client
         environ["jevproxy.observer"] = observer
         environ["jevproxy.record"] = Record(
