@@ -15,6 +15,8 @@ import jevproxy.settings
 import worker.settings
 from tests.servers import ROOT, Program
 from tests.tables import proxy_rows, worker_rows
+from tests.test_architecture import ORDER
+from tests.test_dependencies import declared
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "deploy").rglob("*.md")])
 TEXTS = {page.relative_to(ROOT).as_posix(): page.read_text() for page in PAGES}
@@ -67,6 +69,14 @@ def test_commands_that_are_named_exist(name: str) -> None:
 @pytest.mark.parametrize("name", TEXTS)
 def test_no_path_of_one_machine_is_named(name: str) -> None:
     assert not re.findall(r"/(?:root|home|work|tmp)/\w+", TEXTS[name])
+
+
+def test_the_architecture_page_has_every_module_and_dependency() -> None:
+    page = TEXTS["docs/architecture.md"]
+    listed = re.findall(r"^\| `(\w+)` \|", page, re.M)
+    assert listed == [module for order in ORDER.values() for module in order]
+    for name in declared():
+        assert re.search(rf"^\| {name} \|", page, re.M | re.I), name
 
 
 def same(shown: Any, real: Any) -> bool:
