@@ -31,7 +31,9 @@ def test_an_unknown_path_is_404_and_never_reaches_the_backend(pair: Pair, path: 
         ("BREW", "/v1/systemone", {"POST"}),
     ],
 )
-def test_a_wrong_method_is_405_and_says_which_are_right(pair: Pair, method: str, path: str, allowed: set[str]) -> None:
+def test_a_wrong_method_is_405_and_says_which_are_right(
+    pair: Pair, method: str, path: str, allowed: set[str]
+) -> None:
     reply = pair.ask(get(path=path).replace(b"GET", method.encode()))
     assert (reply.status, reply.error_type) == (405, "method_not_allowed")
     assert set(str(reply.value("allow")).split(", ")) == allowed

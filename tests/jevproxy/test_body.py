@@ -18,7 +18,9 @@ MIB = 1 << 20
 
 
 def chunked_post(script: str, body: bytes, *fields: str) -> bytes:
-    head = post(script, b"", "/v1/systemone", *fields).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+    head = post(script, b"", "/v1/systemone", *fields).replace(
+        b"Content-Length: 0", b"Transfer-Encoding: chunked"
+    )
     return head + body
 
 
@@ -33,7 +35,8 @@ def test_a_body_of_known_length_stays_so(pair: Pair) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        b"".join(b"1;n=%d\r\n%c\r\n" % (n, byte) for n, byte in enumerate(b'{"a":1}')) + b"0;x\r\nX-T: 1\r\n\r\n",
+        b"".join(b"1;n=%d\r\n%c\r\n" % (n, byte) for n, byte in enumerate(b'{"a":1}'))
+        + b"0;x\r\nX-T: 1\r\n\r\n",
         b'7 ; a="b;c"\r\n{"a":1}\r\n0\r\n\r\n',
         chunked(b'{"a"', b":1}"),
     ],
@@ -94,13 +97,19 @@ def test_a_backend_that_hangs_up_during_the_upload_is_502(pair: Pair) -> None:
 
 @pytest.mark.parametrize("end", ["half-close", "close", "reset", "silence"])
 @pytest.mark.parametrize("framing", ["length", "chunks", "between-chunks", "before-trailers"])
-def test_a_body_that_its_client_cuts_short_is_never_forwarded_as_whole(pair: Pair, end: str, framing: str) -> None:
+def test_a_body_that_its_client_cuts_short_is_never_forwarded_as_whole(
+    pair: Pair, end: str, framing: str
+) -> None:
     marker = f"x-marker: short.{end}.{framing}"
     with pair.caller() as caller:
         if framing == "length":
             caller.send(post("ok", b"a" * 10, "/v1/systemone", marker)[:-9])
         else:
-            part = {"chunks": b"5\r\nhe", "between-chunks": b"5\r\nhello\r\n", "before-trailers": b"5\r\nhello\r\n0\r\n"}
+            part = {
+                "chunks": b"5\r\nhe",
+                "between-chunks": b"5\r\nhello\r\n",
+                "before-trailers": b"5\r\nhello\r\n0\r\n",
+            }
             caller.send(chunked_post("ok", part[framing], marker))
         if end == "half-close":
             caller.socket.shutdown(socket.SHUT_WR)
@@ -117,7 +126,9 @@ def test_a_body_that_its_client_cuts_short_is_never_forwarded_as_whole(pair: Pai
 
 
 @pytest.mark.parametrize("framing", ["length", "chunks"])
-def test_one_byte_over_the_limit_is_a_413_that_a_client_still_sending_can_read(pair: Pair, framing: str) -> None:
+def test_one_byte_over_the_limit_is_a_413_that_a_client_still_sending_can_read(
+    pair: Pair, framing: str
+) -> None:
     marker = f"x-marker: over.{framing}"
     body = b"a" * (MIB + 1)
     pieces = [body[at : at + 65536] for at in range(0, len(body), 65536)]
@@ -125,7 +136,11 @@ def test_one_byte_over_the_limit_is_a_413_that_a_client_still_sending_can_read(p
     with pair.caller() as caller:
         caller.send(request if framing == "length" else chunked_post("ok", chunked(*pieces), marker))
         reply = caller.reply()
-        assert (reply.status, reply.error_type, reply.value("connection")) == (413, "request_too_large", "close")
+        assert (reply.status, reply.error_type, reply.value("connection")) == (
+            413,
+            "request_too_large",
+            "close",
+        )
         caller.socket.shutdown(socket.SHUT_WR)
         assert caller.at_end()
     pair.becomes_idle()
@@ -150,7 +165,9 @@ def test_continue_is_said_here_and_not_asked_of_the_backend(pair: Pair) -> None:
 
 @pytest.mark.parametrize("size", [5, 60_000, 200_000])
 @pytest.mark.parametrize("framing", ["length", "chunks"])
-def test_a_refused_requests_body_is_never_taken_for_the_next_request(pair: Pair, size: int, framing: str) -> None:
+def test_a_refused_requests_body_is_never_taken_for_the_next_request(
+    pair: Pair, size: int, framing: str
+) -> None:
     smuggled = (post("ok", b"", "/v1/systemone", "x-marker: unread-body") * 3000)[:size]
     with pair.caller() as caller:
         request = post("ok", smuggled, "/nowhere")
@@ -223,7 +240,9 @@ def test_a_hundred_megabytes_pass_with_flat_memory(roomy: Pair, framing: str) ->
                 got += len(data)
         else:
             head = post("early_count", b"", "/v1/systemone", f"X-Size: {100 * MIB}")
-            framed = b"Content-Length: %d" % (100 * MIB) if framing == "length" else b"Transfer-Encoding: chunked"
+            framed = (
+                b"Content-Length: %d" % (100 * MIB) if framing == "length" else b"Transfer-Encoding: chunked"
+            )
             caller.send(head.replace(b"Content-Length: 0", framed))
             for _ in range(100):
                 caller.send(piece if framing == "length" else chunked(piece, last=False))

@@ -68,7 +68,9 @@ def fill(pair: Pair, callers: list[Caller], count: int, script: str = "hold") ->
         caller = pair.caller()
         callers.append(caller)
         caller.send(post(script, b"{}", "/v1/systemone", "x-marker: filler"))
-    wait_until(lambda: len(pair.backend.of("x-marker: filler")) == before + count, what="the slots being taken")
+    wait_until(
+        lambda: len(pair.backend.of("x-marker: filler")) == before + count, what="the slots being taken"
+    )
 
 
 def leave_all(callers: list[Caller]) -> None:
@@ -84,7 +86,11 @@ def test_over_the_limit_is_503_at_once_while_health_metrics_and_models_answer(pa
         with patient.caller() as caller:
             for _ in range(3):
                 reply = caller.ask(post())
-                assert (reply.status, reply.error_type, reply.value("retry-after")) == (503, "overloaded", "1")
+                assert (reply.status, reply.error_type, reply.value("retry-after")) == (
+                    503,
+                    "overloaded",
+                    "1",
+                )
             assert caller.ask(get(path="/health")).status == 200
             assert caller.ask(get()).status == 200
             assert patient.metric("jevproxy_in_flight") == 3
@@ -148,7 +154,11 @@ def test_all_kinds_of_bad_answers_leave_no_slot_taken(patient: Pair) -> None:
 @pytest.mark.parametrize(
     ("script", "how"),
     [
-        *((script, how) for script in ("hold", "streams", "silent_stream") for how in ("close", "reset", "half-close")),
+        *(
+            (script, how)
+            for script in ("hold", "streams", "silent_stream")
+            for how in ("close", "reset", "half-close")
+        ),
         ("floods", "close"),
         ("floods", "reset"),
     ],

@@ -21,7 +21,9 @@ from tests.servers import Program, start_jevproxy, wait_until
 def test_sigterm_under_load_loses_nothing_and_ends_with_0() -> None:
     """Fifty exchanges in flight, a client that polls on a kept connection, and an idle one."""
     with scripted(SCRIPTS) as backend, start_jevproxy(backend.url) as proxy:
-        held = [Caller(proxy.url).send(post("hold", b"{}", "/v1/systemone", "x-marker: held")) for _ in range(50)]
+        held = [
+            Caller(proxy.url).send(post("hold", b"{}", "/v1/systemone", "x-marker: held")) for _ in range(50)
+        ]
         streaming = Caller(proxy.url).send(post("breaks_off", b"{}", "/v1/systemone", "X-Gate: drain"))
         streaming.until(b"data: 1")
         idle = Caller(proxy.url)
@@ -112,10 +114,14 @@ def test_hup_reloads_without_a_refused_connection_or_a_lost_exchange() -> None:
 def test_several_preloaded_processes_share_one_account() -> None:
     with scripted(SCRIPTS) as backend, start_jevproxy(backend.url, "--preload", "--workers", "3") as proxy:
         both = Pair(proxy, backend)
-        held = [both.caller().send(post("hold", b"{}", "/v1/systemone", "x-marker: counted")) for _ in range(9)]
+        held = [
+            both.caller().send(post("hold", b"{}", "/v1/systemone", "x-marker: counted")) for _ in range(9)
+        ]
         wait_until(lambda: len(backend.of("x-marker: counted")) == 9, what="all being in flight")
         answered = sum(both.ask(post()).status == 200 for _ in range(60))
-        wait_until(lambda: both.metric('jevproxy_requests_total{route="POST /v1/systemone",status="200"}') == 60)
+        wait_until(
+            lambda: both.metric('jevproxy_requests_total{route="POST /v1/systemone",status="200"}') == 60
+        )
         assert answered == 60
         assert both.metric("jevproxy_in_flight") == 9
         backend.released.set()
@@ -146,7 +152,9 @@ def test_it_listens_on_other_addresses(form: str, tmp_path: Path) -> None:
                 return True
 
         settings = {"OMNI_JEV_BIND": bind, "OMNI_JEV_BACKEND_URL": backend.url}
-        with Program([sys.executable, "-m", "jevproxy"], settings, url=url, ready=ready, cwd=tmp_path) as proxy:
+        with Program(
+            [sys.executable, "-m", "jevproxy"], settings, url=url, ready=ready, cwd=tmp_path
+        ) as proxy:
             with Caller(url) as caller:
                 assert [caller.ask(post("echo", b"hello")).body for _ in range(3)] == [b"hello"] * 3
                 caller.send(post("hold", b"{}", "/v1/systemone", f"x-marker: {form}"))
@@ -157,9 +165,15 @@ def test_it_listens_on_other_addresses(form: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("variable", "value"),
-    [("OMNI_JEV_BACKEND_URL", "http://user:sesame@h"), ("OMNI_JEV_TIMEOUT", "soon"), ("OMNI_JEV_ROUTES", "nothing")],
+    [
+        ("OMNI_JEV_BACKEND_URL", "http://user:sesame@h"),
+        ("OMNI_JEV_TIMEOUT", "soon"),
+        ("OMNI_JEV_ROUTES", "nothing"),
+    ],
 )
-@pytest.mark.parametrize("command", [["jevproxy"], ["gunicorn", "-k", "gevent", "jevproxy.wsgi"]], ids=lambda c: c[0])
+@pytest.mark.parametrize(
+    "command", [["jevproxy"], ["gunicorn", "-k", "gevent", "jevproxy.wsgi"]], ids=lambda c: c[0]
+)
 def test_a_wrong_setting_stops_the_start_in_one_line_that_names_it(
     variable: str, value: str, command: list[str]
 ) -> None:

@@ -14,18 +14,32 @@ from tests.jevproxy.conftest import Pair
 
 
 def test_a_log_line_is_json_with_these_keys(pair: Pair) -> None:
-    assert pair.ask(post("echo", b"hello", "/v1/systemone", "X-Request-Id: log-1")).value("x-request-id") == "log-1"
+    assert (
+        pair.ask(post("echo", b"hello", "/v1/systemone", "X-Request-Id: log-1")).value("x-request-id")
+        == "log-1"
+    )
     line = pair.logged("log-1")
     assert list(line) == ["time", "id", "method", "path", "status", "bytes", "backend_ms", "ms"]
     assert (line["method"], line["path"], line["status"], line["bytes"]) == ("POST", "/v1/systemone", 200, 5)
     assert 0 < line["backend_ms"] <= line["ms"]
-    assert abs(time.mktime(time.strptime(line["time"][:19], "%Y-%m-%dT%H:%M:%S")) - time.mktime(time.gmtime())) < 60
+    assert (
+        abs(time.mktime(time.strptime(line["time"][:19], "%Y-%m-%dT%H:%M:%S")) - time.mktime(time.gmtime()))
+        < 60
+    )
 
 
 def test_secrets_bodies_and_queries_are_not_logged(pair: Pair) -> None:
     fields = ["Authorization: Bearer se5ame", "Cookie: se5ame=1", "X-Request-Id: log-secret"]
     for script in ("echo", "garbage", "hold"):
-        pair.ask(post(script, b"the se5ame body", "/v1/systemone?key=se5ame", *fields[:2], f"X-Request-Id: log-{script}"))
+        pair.ask(
+            post(
+                script,
+                b"the se5ame body",
+                "/v1/systemone?key=se5ame",
+                *fields[:2],
+                f"X-Request-Id: log-{script}",
+            )
+        )
         pair.logged(f"log-{script}")
     pair.ask(b"GET http://user:se5ame@h/v1/models HTTP/1.1\r\nHost: h\r\nX-Request-Id: log-userinfo\r\n\r\n")
     pair.logged("log-userinfo")
@@ -34,7 +48,8 @@ def test_secrets_bodies_and_queries_are_not_logged(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/caf%C3%A9", "/a%22b%5Cc", "/a%0Ab", "/" + "a" * 5000, "/%00", "/%E2%80%A8", "/%F0%9F%98%80" * 100]
+    "path",
+    ["/caf%C3%A9", "/a%22b%5Cc", "/a%0Ab", "/" + "a" * 5000, "/%00", "/%E2%80%A8", "/%F0%9F%98%80" * 100],
 )
 def test_any_path_makes_one_parsable_bounded_line(pair: Pair, path: str) -> None:
     marker = f"log-path-{abs(hash(path))}"
@@ -74,7 +89,13 @@ def test_requests_are_counted_by_route_and_status_and_unknown_paths_add_no_serie
 
 @pytest.mark.parametrize(
     ("script", "kind"),
-    [("close", "closed"), ("garbage", "protocol"), ("cut_length", "cut"), ("cut_stream", "cut"), ("hold", "timeout")],
+    [
+        ("close", "closed"),
+        ("garbage", "protocol"),
+        ("cut_length", "cut"),
+        ("cut_stream", "cut"),
+        ("hold", "timeout"),
+    ],
 )
 def test_backend_failures_are_counted_by_kind(pair: Pair, script: str, kind: str) -> None:
     before = pair.metric(f'jevproxy_failures_total{{kind="{kind}"}}')
@@ -86,7 +107,9 @@ def test_backend_failures_are_counted_by_kind(pair: Pair, script: str, kind: str
 def test_a_record_becomes_one_line() -> None:
     log = io.StringIO()
     observer = Observer(log)
-    record = Record("GET", '/a"b\n', "id", time.perf_counter(), status=502, sent=7, kind="cut", backend_seconds=0.25)
+    record = Record(
+        "GET", '/a"b\n', "id", time.perf_counter(), status=502, sent=7, kind="cut", backend_seconds=0.25
+    )
     observer.finish(record)
     assert log.getvalue().count("\n") == 1
     line = json.loads(log.getvalue())

@@ -37,7 +37,9 @@ def test_a_cut_or_malformed_answer_is_502_and_the_client_may_go_on(pair: Pair, s
     "script", ["cut_stream", "cut_big", "cut_big_reset", "json_over_a_mib_cut", "reset_until_close"]
 )
 @pytest.mark.parametrize("version", ["1.1", "1.0"])
-def test_a_body_cut_after_its_first_bytes_left_never_looks_whole(pair: Pair, script: str, version: str) -> None:
+def test_a_body_cut_after_its_first_bytes_left_never_looks_whole(
+    pair: Pair, script: str, version: str
+) -> None:
     with pair.caller() as caller:
         reply = caller.ask(get(script).replace(b"HTTP/1.1", f"HTTP/{version}".encode()))
         assert reply.status == 502 if reply.whole else reply.status == 200
@@ -72,7 +74,9 @@ def test_a_well_formed_answer_arrives_whole(pair: Pair, script: str, body: bytes
 
 
 def test_end_to_end_fields_cross_and_hop_by_hop_ones_do_not(pair: Pair) -> None:
-    fields = [field for field in pair.ask(get("fields")).fields if field[0] not in ("Connection", "X-Request-Id")]
+    fields = [
+        field for field in pair.ask(get("fields")).fields if field[0] not in ("Connection", "X-Request-Id")
+    ]
     assert fields == [
         ("Date", "Mon, 30 Nov 2026 00:00:00 GMT"), ("Server", "theirs"), ("Set-Cookie", "a=1"), ("Set-Cookie", "b=2"),
         ("Vary", "a"), ("vary", "b"), ("Content-Length", "2"),
@@ -109,7 +113,9 @@ def test_codings_are_the_backends_business(
     assert gzip.decompress(GZIPPED)
 
 
-@pytest.mark.parametrize("script", ["s204_body", "s204_length_0", "gzip_204", "s304", "s304_body", "two_mb", "gzip"])
+@pytest.mark.parametrize(
+    "script", ["s204_body", "s204_length_0", "gzip_204", "s304", "s304_body", "two_mb", "gzip"]
+)
 @pytest.mark.parametrize("method", [b"GET", b"HEAD"])
 def test_a_bodiless_answer_leaves_the_connection_in_step(pair: Pair, script: str, method: bytes) -> None:
     with pair.caller() as caller:
@@ -148,7 +154,9 @@ def test_redirects_are_relayed(pair: Pair, code: int, where: str) -> None:
         ("theirs_503", 503, "Service Unavailable", b"busy"),
     ],
 )
-def test_errors_are_relayed_as_they_are(pair: Pair, script: str, status: int, reason: str, body: bytes) -> None:
+def test_errors_are_relayed_as_they_are(
+    pair: Pair, script: str, status: int, reason: str, body: bytes
+) -> None:
     reply = pair.ask(get(script))
     assert (reply.status, reply.reason, reply.body) == (status, reason, body)
 
@@ -194,7 +202,9 @@ def read_slowly(data: bytes, method: str = "GET") -> tuple[ResponseReader, bytes
 
 
 def test_where_the_pieces_break_makes_no_difference() -> None:
-    data = b"HTTP/1.1 103 E\r\nA: b\r\n\r\nHTTP/1.1 200 Fine\r\nTransfer-Encoding: chunked\r\nX: 1\r\n y\r\n\r\n"
+    data = (
+        b"HTTP/1.1 103 E\r\nA: b\r\n\r\nHTTP/1.1 200 Fine\r\nTransfer-Encoding: chunked\r\nX: 1\r\n y\r\n\r\n"
+    )
     data += b"4;e=1\r\nabcd\r\nA\r\n0123456789\r\n0\r\nT: 1\r\n\r\n"
     reader, body = read_slowly(data)
     assert (reader.status, reader.reason, body) == (200, "Fine", b"abcd0123456789")

@@ -63,12 +63,18 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_ambiguous_framing_is_400_and_close_and_the_backend_sees_no_second_request(pair: Pair, name: str) -> None:
+def test_ambiguous_framing_is_400_and_close_and_the_backend_sees_no_second_request(
+    pair: Pair, name: str
+) -> None:
     before = len(pair.backend.seen)
     with pair.caller() as caller:
         caller.send(ATTACKS[name] + get("ok", "/v1/models", f"x-marker: smuggled.{name}."))
         reply = caller.reply()
-        assert (reply.status, reply.error_type, reply.value("connection")) == (400, "invalid_request", "close")
+        assert (reply.status, reply.error_type, reply.value("connection")) == (
+            400,
+            "invalid_request",
+            "close",
+        )
         assert reply.value("x-request-id") == reply.json()["detail"]["request_id"]  # type: ignore[index]
         assert caller.at_end()
     pair.becomes_idle()

@@ -44,7 +44,11 @@ def test_a_backend_that_closes_idle_connections_gives_no_502_and_no_request_twic
                 pause = random.Random(number)
                 with Caller(proxy.url) as caller:
                     for turn in range(10):
-                        statuses[caller.ask(post("ok", b"{}", "/v1/systemone", f"x-marker: m{number}.{turn}.")).status] += 1
+                        statuses[
+                            caller.ask(
+                                post("ok", b"{}", "/v1/systemone", f"x-marker: m{number}.{turn}.")
+                            ).status
+                        ] += 1
                         threading.Event().wait(pause.uniform(1.0, 1.2))
 
             threads = [threading.Thread(target=work, args=(number,)) for number in range(100)]
@@ -166,7 +170,12 @@ class TLSBackend(Scripted):
             return False
 
         super().__init__(
-            {"ok": lambda b, c, s: bool(c.sendall(OK)) or True, "slow": slow, "ragged": ragged, "orderly": orderly}  # type: ignore[dict-item]
+            {
+                "ok": lambda b, c, s: bool(c.sendall(OK)) or True,
+                "slow": slow,
+                "ragged": ragged,
+                "orderly": orderly,
+            }  # type: ignore[dict-item]
         )
 
     def _converse(self, connection: socket.socket) -> None:
@@ -250,5 +259,3 @@ def test_no_target_writes_into_the_head(target: str) -> None:
         _head("GET", target, [("Host", "h")], False)
     with pytest.raises(BadRequest):
         _head("GET", "/", [("X-A", "1\r\nX-B: 2")], False)
-
-
