@@ -53,10 +53,10 @@ def test_the_deadline_reaches_a_connection_attempt() -> None:
             one.setblocking(False)
             one.connect_ex(address)
             waiting.append(one)
-        with start_jevproxy(f"http://localhost:{address[1]}", OMNI_JEV_TIMEOUT="1") as proxy:
-            with Caller(proxy.url) as caller:
-                assert caller.ask(get()).status == 504
-                assert b'kind="connect"' not in caller.ask(get(path="/metrics")).body
+        url, deadline = f"http://localhost:{address[1]}", {"OMNI_JEV_TIMEOUT": "1"}
+        with start_jevproxy(url, **deadline) as proxy, Caller(proxy.url) as caller:
+            assert caller.ask(get()).status == 504
+            assert b'kind="connect"' not in caller.ask(get(path="/metrics")).body
     finally:
         for one in [*waiting, full]:
             one.close()
@@ -126,8 +126,8 @@ def test_a_client_that_sends_no_body_holds_no_slot(patient: Pair) -> None:
 @pytest.mark.parametrize(
     "fail",
     [
-        "hold", "streams", "silent_stream", "floods", "cut_length", "close", "reset", "cut_stream", "cut_big", "garbage",
-        "theirs_500", "theirs_503", "teapot", "s304", "nul_in_reason", "early_413", "early_close",
+        "hold", "streams", "silent_stream", "floods", "cut_length", "close", "reset", "cut_stream", "cut_big",
+        "garbage", "theirs_500", "theirs_503", "teapot", "s304", "nul_in_reason", "early_413", "early_close",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("how", ["close", "reset"])

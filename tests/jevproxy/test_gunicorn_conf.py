@@ -69,13 +69,17 @@ def test_a_second_sigterm_ends_what_is_in_flight() -> None:
 
 
 def test_the_drain_is_bounded() -> None:
-    with scripted(SCRIPTS) as backend, start_jevproxy(backend.url, OMNI_JEV_DRAIN="1") as proxy:
-        with Caller(proxy.url) as caller:
-            caller.send(post("hold", b"{}", "/v1/systemone", "x-marker: bounded"))
-            seen = backend.await_request("x-marker: bounded")
-            proxy.signal(signal.SIGTERM)
-            assert proxy.wait(50) == 0
-            assert seen.ended.wait(30)
+    drain = {"OMNI_JEV_DRAIN": "1"}
+    with (
+        scripted(SCRIPTS) as backend,
+        start_jevproxy(backend.url, **drain) as proxy,
+        Caller(proxy.url) as caller,
+    ):
+        caller.send(post("hold", b"{}", "/v1/systemone", "x-marker: bounded"))
+        seen = backend.await_request("x-marker: bounded")
+        proxy.signal(signal.SIGTERM)
+        assert proxy.wait(50) == 0
+        assert seen.ended.wait(30)
 
 
 def test_hup_reloads_without_a_refused_connection_or_a_lost_exchange() -> None:

@@ -25,7 +25,7 @@ def test_an_empty_value_is_the_default() -> None:
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
-        *(("OMNI_JEV_BIND", value) for value in ("8080", "host", "host:", ":1", "a:b:1", "[::1]", "host:65536", "unix:")),
+        *(("OMNI_JEV_BIND", value) for value in ("8080", "host", "host:", ":1", "a:b:1", "[::1]", "h:65536", "unix:")),
         *(
             ("OMNI_JEV_BACKEND_URL", value)
             for value in (
