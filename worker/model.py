@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from worker.encoders import Batch, Encoder, Kept, Layout, linear
+from worker.encoders import Batch, Encoder, Kept, Layout, Whole, linear, pack
 
 # Logit of a marker slot that no option fills: its probability is 0 in fp32, and nothing becomes NaN.
 UNFILLED = -1e4
@@ -69,6 +69,13 @@ class Steps:
         self.encoder = encoder
         self.head = list(model.head.layers) if model.head is not None else []
         self.depth = encoder.depth + len(self.head)
+
+    def pack(self) -> None:
+        """Puts the weights of the layers that run here into the CPU's own order; see `encoders.pack`."""
+        if not isinstance(self.encoder, Whole):
+            pack(self.model.encoder)
+        for layer in self.head:
+            pack(layer)
 
     def begin(self, batch: Batch) -> tuple[Tensor, Kept]:
         state, kept = self.encoder.begin(batch)

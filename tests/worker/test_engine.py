@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -182,7 +183,7 @@ def test_a_recording_that_fails_stops_the_start(plain: Engine) -> None:
 
 
 def test_bf16_layers_stay_near_fp32_and_finite_in_every_padding(folder: Path, plain: Engine) -> None:
-    lowered = checkpoint.load(str(folder), "cpu", "fp32")
+    lowered = replace(checkpoint.load(str(folder), "cpu", "fp32"), dtype="bf16")
     checkpoint.lower(lowered.model, torch.bfloat16)
     low = Engine(lowered, buckets=Buckets(lengths=(16, 80), counts=(1, 2)), recorder=Rerun())
     chance = random.Random(10)
@@ -191,6 +192,7 @@ def test_bf16_layers_stay_near_fp32_and_finite_in_every_padding(folder: Path, pl
         near, far = shares(low.run([row])[0]), shares(plain.run([row])[0])
         # Random weights spread the logits more than trained ones do; the bound is for the arithmetic.
         assert max(abs(a - b) for a, b in zip(near, far, strict=True)) < 0.15, tokens
+    assert low.checkpoint.dtype == "bf16"
     assert lowered.model.encoder.get_input_embeddings().weight.dtype == torch.float32
     assert lowered.model.scorer[1].weight.dtype == torch.float32
 
