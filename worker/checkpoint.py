@@ -150,6 +150,7 @@ def build(folder: Path, config: Config, shape: Mapping[str, Any]) -> Decision:
         raise CheckpointRefused(path, "model_type", f"the installed transformers knows no {family!r}")
     try:
         if family == "modernbert":
+            layer_kinds(settings, settings.get("num_hidden_layers", 22))
             thetas = rotations(settings)
             # In both spellings, so that the installed transformers finds its own.
             settings |= {

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from worker.errors import ClientGone, DeviceFailed
 from worker.rows import Logits, Row
-from worker.turns import Job, Runs, Turn, Turns
+from worker.turns import OVERTAKING, Job, Runs, Turn, Turns
 
 # How often, at most, the lane asks whether the clients that wait are still there.
 SWEEP_S = 0.1
@@ -64,7 +64,7 @@ class Lane:
         self,
         *,
         cache_rows: int = 4096,
-        overtaking: float = 0.7,
+        overtaking: float = OVERTAKING,
         on_failure: Callable[[str], None] = lambda reason: None,
     ) -> None:
         """`cache_rows`: how many rows' logits are kept. `overtaking`: what `Turns` says of it.
@@ -168,7 +168,6 @@ class Lane:
                 raise
             return
         with self._lock:
-            self._turns.spent(turn, time.monotonic() - now)
             turn.share *= turn.work.left / max(1, whole)
             if not turn.work.left:
                 self._turns.end(turn)

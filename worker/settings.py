@@ -185,7 +185,7 @@ KNOBS = (
          "token lengths that get a CUDA graph"),
     Knob("LAYA_ROW_CACHE", "row_cache", "4096", _whole(0, 100_000_000), "a whole number, 0 switches it off",
          "rows whose logits are kept"),
-    Knob("LAYA_OVERTAKING", "overtaking", "0.7", _number(0.0, 0.95), "a number from 0 to 0.95",
+    Knob("LAYA_OVERTAKING", "overtaking", "0.5", _number(0.0, 0.95), "a number from 0 to 0.95",
          "the share of the device's time that shorter rows may take from a long one that has begun"),
     Knob("LAYA_WIRE", "wire", "jev", _one_of("jev", "laya"), "jev or laya",
          "the answers' form: the hosted contract's, or laya-serve's"),

@@ -1,6 +1,6 @@
 """Whose turn it is on the device: the order of passes, as a value that takes the time as an argument.
 
-It knows rows that wait, passes that have begun, their sizes and the seconds they took. It must not know threads,
+It knows rows that wait, passes that have begun, and their sizes. It must not know threads,
 clocks, tensors or requests.
 
 The shortest rows go first, and a pass of long rows that has begun stops between two steps for shorter ones. Two
@@ -14,6 +14,10 @@ from typing import Any, Protocol
 
 from worker.buckets import Buckets
 from worker.rows import Logits, Row
+
+# A long pass takes at most twice its own time. In the simulated loads of test_turns.py less lets short rows wait,
+# and more makes long callers wait without end when short ones never stop.
+OVERTAKING = 0.5
 
 
 class Pass(Protocol):
@@ -56,35 +60,35 @@ class Job:
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """Rows that run together. `share`: the part of its steps that is left. Seconds it ran, and lost to others."""
+    """Rows that run together.
+
+    `share`: the part of its steps that is left. `lost`: the tokens of the rows that overtook it.
+    """
 
     engine: Runs
     jobs: list[Job]
     work: Pass | None = None
     share: float = 1.0
-    ran: float = 0.0
-    lost: float = 0.0
+    lost: int = 0
 
     @property
     def longest(self) -> int:
         return max(job.tokens for job in self.jobs)
 
     @property
-    def ahead(self) -> float:
-        """The tokens that still have to go through the whole model."""
-        return self.share * sum(job.tokens for job in self.jobs)
+    def tokens(self) -> int:
+        return sum(job.tokens for job in self.jobs)
 
 
 class Turns:
     """The rows that wait and the passes that have begun, innermost last."""
 
-    def __init__(self, overtaking: float = 0.7, patience: float = 1.0) -> None:
-        """`overtaking`: the share of the device, below 1, that shorter rows may take from a pass that has begun.
+    def __init__(self, overtaking: float = OVERTAKING, patience: float = 1.0) -> None:
+        """`overtaking`: the share of the device, below 1, that shorter rows may take while a long pass is under way.
 
-        0.7 is the least that holds short rows' p99 under four times their time alone, with Poisson arrivals at
-        0.5 of the capacity, and it leaves long rows a third of the device when callers of both kinds never stop.
+        Counted in tokens, as seconds are not known beforehand: at 0.5 a pass of 400 tokens lets 400 by.
         """
-        self.overtaking = overtaking
+        self.credit = overtaking / (1.0 - overtaking)
         self.patience = patience
         self.begun: list[Turn] = []
         self._waiting: dict[tuple[Any, int], list[Job]] = {}
@@ -111,24 +115,21 @@ class Turns:
 
     def next(self, now: float) -> Turn | None:
         """The turn to take a step of now: the one that had the last step, a new one, or None if all is done."""
-        top = self.begun[-1] if self.begun else None
-        place = self._first(now) if top is None else self._shorter(top)
-        if place is None:
-            return top
-        jobs = self._waiting[place]
-        taken, rest = self._split(jobs, place)
-        if rest:
-            self._waiting[place] = rest
-        else:
-            del self._waiting[place]
-        turn = Turn(place[0], taken)
+        if not self.begun:
+            place = self._first(now)
+            return None if place is None else self._begin(place, place[0].buckets.most(place[1]))
+        place, most = self._shorter()
+        return self.begun[-1] if place is None else self._begin(place, most)
+
+    def _begin(self, place: tuple[Any, int], most: int) -> Turn:
+        jobs = self._waiting.pop(place)
+        if jobs[most:]:
+            self._waiting[place] = jobs[most:]
+        turn = Turn(place[0], jobs[:most])
+        for below in self.begun:
+            below.lost += turn.tokens
         self.begun.append(turn)
         return turn
-
-    @staticmethod
-    def _split(jobs: list[Job], place: tuple[Any, int]) -> tuple[list[Job], list[Job]]:
-        most = place[0].buckets.most(place[1])
-        return jobs[:most], jobs[most:]
 
     def _first(self, now: float) -> tuple[Any, int] | None:
         if not self._waiting:
@@ -138,20 +139,22 @@ class Turns:
             return oldest
         return min(self._waiting, key=lambda place: (place[1], self._waiting[place][0].since))
 
-    def _shorter(self, top: Turn) -> tuple[Any, int] | None:
-        """The shortest rows that may overtake `top`: less work than it still has, and within its bound."""
-        if not self._waiting or not self.overtaking or top.lost > self.overtaking * (top.lost + top.ran):
-            return None
+    def _shorter(self) -> tuple[tuple[Any, int] | None, int]:
+        """The shortest rows, and how many of them may overtake: less work than is left, and within every bound."""
+        if not self._waiting:
+            return None, 0
+        top = self.begun[-1]
         place = min(self._waiting, key=lambda place: (place[1], self._waiting[place][0].since))
-        jobs, _ = self._split(self._waiting[place], place)
-        short = place[1] < top.longest and sum(job.tokens for job in jobs) < top.ahead
-        return place if short else None
-
-    def spent(self, turn: Turn, seconds: float) -> None:
-        """Books the seconds of a step: run by `turn`, lost to every pass under it."""
-        turn.ran += seconds
-        for below in self.begun[: self.begun.index(turn)]:
-            below.lost += seconds
+        if place[1] >= top.longest:
+            return None, 0
+        room = min(top.share * top.tokens, *(self.credit * turn.tokens - turn.lost for turn in self.begun))
+        count = 0
+        for job in self._waiting[place][: place[0].buckets.most(place[1])]:
+            room -= job.tokens
+            if room < 0:
+                break
+            count += 1
+        return (place, count) if count else (None, 0)
 
     def end(self, turn: Turn) -> None:
         """`turn` is done, or given up."""

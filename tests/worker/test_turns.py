@@ -75,7 +75,6 @@ class Simulation:
             work = turn.work = turn.work or DEVICE.start([one.row for one in turn.jobs])
             work.step()
             now += work.step_s
-            self.turns.spent(turn, work.step_s)
             turn.share = work.left / STEPS
             if not work.left:
                 self.turns.end(turn)
@@ -141,18 +140,32 @@ def begun_long(turns: Turns) -> Turn:
 
 
 def test_shorter_rows_overtake_within_their_share() -> None:
-    turns = Turns(overtaking=0.5)
+    turns = Turns(overtaking=0.2)
     long = begun_long(turns)
-    turns.spent(long, 0.1)
-    turns.add(job(SHORT))
+    for _ in range(5):
+        turns.add(job(SHORT))
     short = turns.next(0.1)
     assert short is not None and short is not long
-    turns.spent(short, 0.2)
+    assert short.tokens == 2 * SHORT, "a quarter of the long row's tokens, and no more"
     turns.end(short)
+    assert turns.next(0.3) is long
+    long.share = 0.0
+    turns.end(long)
+    last = turns.next(0.5)
+    assert last is not None
+    assert last.tokens == 3 * SHORT
+
+
+def test_what_overtakes_twice_counts_for_both_that_it_overtook() -> None:
+    turns = Turns(overtaking=0.5)
+    long = begun_long(turns)
+    turns.add(job(200))
+    middle = turns.next(0.0)
+    assert middle is not None and middle.longest == 200
     turns.add(job(SHORT))
-    assert turns.next(0.3) is long, "the long one lost more than it ran"
-    turns.spent(long, 0.2)
-    assert turns.next(0.5) is not long
+    short = turns.next(0.0)
+    assert short is not None and short.longest == SHORT
+    assert (long.lost, middle.lost) == (200 + SHORT, SHORT)
 
 
 def test_nothing_overtakes_when_the_share_is_none() -> None:
