@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,29 +69,18 @@ class Admission:
         self._slots = threading.Semaphore(slots)
         self._metrics = metrics
 
-    def enter(self) -> Callable[[], None]:
-        """Take a slot; the returned function gives it back, once. Raises Overloaded."""
+    @contextmanager
+    def slot(self) -> Iterator[None]:
+        """A slot for a block; raises Overloaded."""
         if not self._slots.acquire(blocking=False):
             self._metrics.shed.inc()
             raise Overloaded("The worker is at its limit of concurrent requests.")
         self._metrics.in_flight.inc()
-        once = threading.Lock()
-
-        def leave() -> None:
-            if once.acquire(blocking=False):
-                self._metrics.in_flight.dec()
-                self._slots.release()
-
-        return leave
-
-    @contextmanager
-    def slot(self) -> Iterator[None]:
-        """A slot for a block."""
-        leave = self.enter()
         try:
             yield
         finally:
-            leave()
+            self._metrics.in_flight.dec()
+            self._slots.release()
 
 
 def create_app(settings: Settings, serving: Serving) -> Flask:
@@ -139,8 +128,8 @@ def create_app(settings: Settings, serving: Serving) -> Flask:
 
     def systemone_batch() -> Response:
         authenticate()
-        leave = admission.enter()
-        try:
+        with ExitStack() as held:
+            held.enter_context(admission.slot())
             catalog = serving.ready()
             asked = protocol.parse_batch(read_document(), settings.wire)
             model = catalog.find(asked.model)
@@ -148,11 +137,9 @@ def create_app(settings: Settings, serving: Serving) -> Flask:
             if not (asked.stream or NDJSON in request.headers.get("Accept", "")):
                 return answer(batch.whole(name_of(model), found))
             response = Response(until_gone(batch.lines(name_of(model), found)), mimetype=NDJSON)
-            response.call_on_close(leave)
+            # The slot is held until the stream's end.
+            response.call_on_close(held.pop_all().close)
             return response
-        finally:
-            if "response" not in locals():
-                leave()
 
     def until_gone(lines: Iterator[bytes]) -> Iterator[bytes]:
         try:

@@ -109,6 +109,18 @@ def test_a_state_that_overflows_fails_alone_in_a_batch(locked: Client) -> None:
     assert found["results"][1]["error"]["status"] == 400
 
 
+def test_the_log_has_a_line_for_each_request_and_no_secret(keyed: Program, locked: Client) -> None:
+    sent = {"Authorization": bearer(KEY), "X-Request-Id": "traced-1"}
+    assert locked.send("POST", "/v1/systemone", json.dumps(BASE).encode(), sent)[0] == 200
+    assert locked.send("POST", "/v1/systemone", b"{", {**sent, "X-Request-Id": "two words\x7f"})[0] == 422
+    lines = [json.loads(line) for line in keyed.output().splitlines() if line.startswith("{")]
+    (traced,) = [line for line in lines if line["id"] == "traced-1"]
+    assert (traced["method"], traced["path"], traced["status"]) == ("POST", "/v1/systemone", 200)
+    assert traced["bytes"] > 0 and traced["ms"] > 0 and set(lines[-1]) == set(traced)
+    assert lines[-1]["status"] == 422 and len(lines[-1]["id"]) == 32
+    assert KEY not in keyed.output() and STATE[:12] not in keyed.output()
+
+
 # The contract answers counts out of range with 400 and plain words; jevcompat's own specification would have
 # 422 and field errors there, and nowhere else do the two differ.
 COUNTS = ("choice-no-options", "choice-256", "score-11")
