@@ -3,6 +3,7 @@
 Knows Flask. Must not know how the backend is spoken to.
 """
 
+import sys
 import time
 from collections.abc import Callable, Iterable
 from email.utils import formatdate
@@ -18,7 +19,7 @@ from werkzeug.exceptions import NotFound as NoSuchPath
 from werkzeug.routing import PathConverter
 
 from .client import Client
-from .errors import MethodNotAllowed, NotFound, ProxyError, error_body
+from .errors import ClientGone, MethodNotAllowed, NotFound, ProxyError, error_body
 from .exchange import Exchange, Slots
 from .headers import Fields, request_id
 from .observe import CONTENT_TYPE, Observer, Record
@@ -89,7 +90,10 @@ class Delivery:
             return
         observer, self._observer = self._observer, None  # type: ignore[assignment]
         if not self._exhausted:
-            self._record.kind = self._record.kind or "client_gone"
+            # The server was stopped in the middle of a write: by a deadline of ours, or by the client's end.
+            stopped_by = sys.exception()
+            kind = stopped_by.kind if isinstance(stopped_by, ProxyError) else ClientGone.kind
+            self._record.kind = self._record.kind or kind
             self._client.cut()
         if self._exchange:
             self._exchange.close()

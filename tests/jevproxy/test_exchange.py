@@ -183,9 +183,10 @@ def test_a_client_that_leaves_ends_the_backends_work_at_once(patient: Pair, scri
 def test_a_client_that_stops_reading_is_bounded_by_the_deadline(pair: Pair) -> None:
     marker = "x-marker: stops-reading"
     with pair.caller() as caller:
-        caller.send(post("floods", b"{}", "/v1/systemone", marker))
+        caller.send(post("floods", b"{}", "/v1/systemone", marker, "X-Request-Id: stops-reading"))
         seen = pair.backend.await_request(marker)
         assert seen.ended.wait(30)
+        assert pair.logged("stops-reading")["failure"] == "timeout"
         assert not caller.rest().endswith(b"f" * (64 << 20))
     pair.becomes_idle()
 
