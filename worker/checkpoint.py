@@ -165,7 +165,7 @@ def build(folder: Path, config: Config, shape: Mapping[str, Any]) -> Decision:
         settings.pop("dtype", None)
         settings.pop("torch_dtype", None)
         with _Shapes():
-            encoder = AutoModel.from_config(AutoConfig.for_model(**settings), attn_implementation="sdpa")
+            encoder = AutoModel.from_config(AutoConfig.for_model(**settings))
             return Decision(encoder, config.head_layers, len(config.act_costs) + 1)
     except ValueError as error:
         key, reason = error.args if len(error.args) == 2 else ("", str(error).strip().splitlines()[0])

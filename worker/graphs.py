@@ -76,7 +76,7 @@ def unfold(lines: Tensor, length: int, options: int) -> Batch:
     return Batch(
         token_ids=lines[:, :length].reshape(-1),
         positions=place.repeat(count),
-        types=types.repeat_interleave(length, output_size=count * length),
+        types=types[:, None].expand(count, length).reshape(-1),
         firsts=firsts,
         markers=lines[:, length : length + options] + firsts[:, None],
         marked=torch.arange(options, device=device) < markers[:, None],

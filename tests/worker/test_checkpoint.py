@@ -157,7 +157,7 @@ def test_a_wrong_config_is_named(copy: Path, change: dict[str, Any], key: str) -
         ({"model_type": None}, "model_type"),
         ({"hidden_size": 96}, "has shape"),
         ({"hidden_size": "wide"}, ENCODER),
-        ({"num_hidden_layers": 3}, "layer_types"),
+        ({"num_hidden_layers": 3}, "layer"),
         ({"layer_types": ["full_attention", "causal", "full_attention", "full_attention"]}, "layer_types"),
         (
             {"rope_parameters": {"full_attention": {"rope_type": "yarn", "rope_theta": 1.0}}},
