@@ -112,7 +112,7 @@ def test_a_state_that_overflows_fails_alone_in_a_batch(locked: Client) -> None:
 def test_the_log_has_a_line_for_each_request_and_no_secret(keyed: Program, locked: Client) -> None:
     sent = {"Authorization": bearer(KEY), "X-Request-Id": "traced-1"}
     assert locked.send("POST", "/v1/systemone", json.dumps(BASE).encode(), sent)[0] == 200
-    assert locked.send("POST", "/v1/systemone", b"{", {**sent, "X-Request-Id": "two words\x7f"})[0] == 422
+    assert locked.send("POST", "/v1/systemone", b"{", {**sent, "X-Request-Id": "two words"})[0] == 422
     lines = [json.loads(line) for line in keyed.output().splitlines() if line.startswith("{")]
     (traced,) = [line for line in lines if line["id"] == "traced-1"]
     assert (traced["method"], traced["path"], traced["status"]) == ("POST", "/v1/systemone", 200)
