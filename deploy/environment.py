@@ -17,9 +17,6 @@ ROOT = Path(__file__).resolve().parent.parent
 CONSTRAINTS = ROOT / "deploy" / "constraints-cpu.txt"
 STAMP = "made-from"
 
-# PyPI's torch for Linux on x86_64 is a CUDA build of several gigabytes; PyTorch's own index has a CPU build.
-TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-
 
 class StepFailed(Exception):
     """A step that did not work: which one, and how to go on."""
@@ -59,14 +56,15 @@ def has_cpu_build(python: Path) -> bool:
     return done.returncode == 0
 
 
-def install_cpu_torch(python: Path) -> None:
-    """The CPU build where there is one; otherwise says so and leaves torch to the step that follows."""
-    say(f"installing the CPU build of {torch_pin()}")
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--no-deps"]
+def tell_of_torch(python: Path) -> None:
+    """Say which build of torch is coming: pip takes the CPU build by itself wherever its indexes have one."""
     if has_cpu_build(python):
-        subprocess.run([*pip, f"{torch_pin()}+cpu"])
-    elif subprocess.run([*pip, "--index-url", TORCH_CPU_INDEX, torch_pin()]).returncode != 0:
-        say("no CPU build could be had; asking the usual index, whose build may be several gigabytes")
+        say(f"the CPU build of {torch_pin()} will be installed (about 200 MB)")
+    else:
+        say(
+            f"pip's index has no CPU build of {torch_pin()}: its default build may be several gigabytes. To take the "
+            "small one, stop here, set PIP_EXTRA_INDEX_URL to PyTorch's index of CPU wheels, and run this again"
+        )
 
 
 def digest(inputs: Iterable[Path]) -> str:
@@ -105,7 +103,7 @@ def make(home: Path, requirements: Sequence[str], stamp: str, *, torch: bool = F
     )
     python = bin_folder / "python"
     if torch:
-        install_cpu_torch(python)
+        tell_of_torch(python)
     step(
         f"installing {' '.join(requirements)} into {home.name}",
         [python, "-m", "pip", "install", "--quiet", "-c", CONSTRAINTS, *requirements],
