@@ -4,8 +4,10 @@ It knows gunicorn's names for the settings. It must not know models.
 """
 
 import sys
+from typing import Any
 
 from worker.errors import StartFailed
+from worker.refusals import refuse
 from worker.settings import environment
 
 try:
@@ -33,3 +35,7 @@ preload_app = False
 control_socket_disable = True
 loglevel = _settings.log_level
 proc_name = "jevworker"
+
+
+def post_worker_init(worker: Any) -> None:
+    worker.handle_error = refuse

@@ -251,6 +251,26 @@ def test_a_body_cut_short_is_never_taken_as_whole(jev: Program) -> None:
         assert b" 400 " in status_line(sock)
 
 
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"GET /health HTTP/9\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\nbad field\r\n\r\n", 400),
+        (b"POST /v1/systemone HTTP/1.1\r\nContent-Length: +5\r\n\r\nhello", 400),
+        (b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\n\r\n", 414),
+        (b"GET /health HTTP/1.1\r\nx: " + b"a" * 9000 + b"\r\n\r\n", 431),
+    ],
+)
+def test_what_is_no_request_is_refused_in_json(jev: Program, sent: bytes, status: int) -> None:
+    with connected(jev) as sock:
+        sock.sendall(sent)
+        with sock.makefile("rb") as stream:
+            head, _, body = stream.read().partition(b"\r\n\r\n")
+    assert head.split(b" ")[1] == b"%d" % status
+    assert b"content-type: application/json" in head.lower()
+    assert json.loads(body)["detail"]["error_type"] == "bad_request"
+
+
 def test_a_client_that_leaves_is_not_worked_for(jev: Program, client: Client) -> None:
     def gone() -> float:
         lines = client.send("GET", "/metrics")[2].decode().splitlines()
