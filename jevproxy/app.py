@@ -3,7 +3,6 @@
 Knows Flask. Must not know how the backend is spoken to.
 """
 
-import sys
 import time
 from collections.abc import Callable, Iterable
 from email.utils import formatdate
@@ -19,7 +18,8 @@ from werkzeug.exceptions import NotFound as NoSuchPath
 from werkzeug.routing import PathConverter
 
 from .client import Client
-from .errors import ClientGone, MethodNotAllowed, NotFound, ProxyError, error_body
+from .delivery import Delivery
+from .errors import MethodNotAllowed, NotFound, ProxyError, error_body
 from .exchange import Exchange, Slots
 from .headers import Fields, request_id
 from .observe import CONTENT_TYPE, Observer, Record
@@ -50,56 +50,9 @@ class Answer(flask.Response):
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> "Delivery":
         client, record = environ["jevproxy.client"], environ["jevproxy.record"]
         record.status = self._status_code
-        delivery = Delivery(self, client, record, environ["jevproxy.observer"])
+        delivery = Delivery(self.body, self.exchange, client, record, environ["jevproxy.observer"])
         start_response(self._status, list(self.headers))
         return delivery
-
-
-class Delivery:
-    """The one owner of an answer on its way: ends exchange, log line and connection once, however it ends."""
-
-    def __init__(self, answer: Answer, client: Client, record: Record, observer: Observer) -> None:
-        self._pieces = iter(answer.body if record.method != "HEAD" else ())
-        self._exchange = answer.exchange
-        self._client = client
-        self._record = record
-        self._observer = observer
-        self._lingers = client.sends_more()
-        self._exhausted = False
-        if self._lingers:
-            client.close_after_response()
-
-    def __iter__(self) -> "Delivery":
-        return self
-
-    def __next__(self) -> bytes:
-        try:
-            piece = next(self._pieces)
-        except StopIteration:
-            self._exhausted = True
-            raise
-        except ProxyError as error:
-            # Mid-body there is no status left to give. An OSError of this number makes the server close without a word.
-            self._record.kind = error.kind
-            raise ConnectionResetError(104, "cut") from error
-        self._record.sent += len(piece)
-        return piece
-
-    def close(self) -> None:
-        if self._observer is None:
-            return
-        observer, self._observer = self._observer, None  # type: ignore[assignment]
-        if not self._exhausted:
-            # The server was stopped in the middle of a write: by a deadline of ours, or by the client's end.
-            stopped_by = sys.exception()
-            kind = stopped_by.kind if isinstance(stopped_by, ProxyError) else ClientGone.kind
-            self._record.kind = self._record.kind or kind
-            self._client.cut()
-        if self._exchange:
-            self._exchange.close()
-        observer.finish(self._record)
-        if self._lingers:
-            self._client.linger()
 
 
 class NoSessions(SessionInterface):
@@ -185,7 +138,7 @@ def create_app(settings: Settings, observer: Observer | None = None) -> flask.Fl
             return failed(MethodNotAllowed(sorted(set(error.valid_methods or ()))))
         if isinstance(error, NoSuchPath):
             return failed(NotFound())
-        raise error
+        return broken(error)
 
     @app.errorhandler(Exception)
     def broken(error: Exception) -> Answer:
@@ -213,9 +166,8 @@ def create_app(settings: Settings, observer: Observer | None = None) -> flask.Fl
         )
         try:
             return serve(environ, start_response)
-        except (
-            BaseException
-        ):  # such as a header field that gunicorn refuses to send: nobody will close the answer
+        except BaseException:
+            # Such as a header field that gunicorn refuses to send: nobody will close the answer.
             if "jevproxy.exchange" in environ:
                 environ["jevproxy.exchange"].close()
             raise

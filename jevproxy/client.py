@@ -8,14 +8,9 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-import gevent
-from gevent import get_hub
-
 from .headers import Fields, content_length, is_chunked
+from .sockets import Watch, linger
 
-# A client that is still sending a body we refused gets this long to notice the answer before its connection closes;
-# closing at once would reset it, and the answer could be lost (RFC 9112 section 9.6).
-LINGER = 5.0
 # An unread body up to this size costs less to read than a new connection does.
 DROPPED = 64 * 1024
 
@@ -75,56 +70,6 @@ class Client:
         """
         if self.socket is not None and self.http_1_0:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-
-
-class Watch:
-    """Calls `readable` once from the event loop, with what `peek` finds, when a plain socket has something to read.
-
-    `stop` ends the watch and may be called more than once.
-    """
-
-    def __init__(self, sock: socket.socket, readable: Callable[[bytes], None]) -> None:
-        self._socket = sock
-        self._readable = readable
-        self._watcher = get_hub().loop.io(sock.fileno(), 1)
-        self._watcher.start(self._wake)
-
-    def _wake(self) -> None:
-        found = peek(self._socket)
-        if found is not None:
-            self.stop()
-            self._readable(found)
-
-    def stop(self) -> None:
-        watcher, self._watcher = self._watcher, None
-        if watcher is not None:
-            watcher.stop()
-            watcher.close()
-
-
-def linger(sock: socket.socket) -> None:
-    """Half-close, then drop what still arrives, until the peer closes as well or LINGER has passed."""
-    try:
-        with gevent.Timeout(LINGER, False):
-            sock.shutdown(socket.SHUT_WR)
-            while sock.recv(65536):
-                pass
-    except OSError:
-        pass
-
-
-def peek(sock: socket.socket) -> bytes | None:
-    """The next byte that waits in a plain socket, None if there is none yet, empty if the peer ended it."""
-    timeout = sock.gettimeout()
-    sock.settimeout(0)
-    try:
-        return sock.recv(1, socket.MSG_PEEK)
-    except BlockingIOError:
-        return None
-    except OSError:
-        return b""
-    finally:
-        sock.settimeout(timeout)
 
 
 def _fields_of(environ: dict[str, Any]) -> Fields:

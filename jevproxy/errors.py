@@ -51,6 +51,21 @@ class BadRequest(ProxyError):
     message = "The request is not well-formed HTTP."
 
 
+class UriTooLong(BadRequest):
+    status = 414
+    message = "The request line is too long."
+
+
+class FieldsTooLarge(BadRequest):
+    status = 431
+    message = "The header fields are too large."
+
+
+class ExpectationFailed(BadRequest):
+    status = 417
+    message = "Only 100-continue can be expected."
+
+
 class RequestTimeout(ProxyError):
     status, error_type, kind, close = 408, "request_timeout", "request_timeout", True
     message = "The request body did not arrive in time."

@@ -212,10 +212,12 @@ class Exchange:
                 timer.close()
         if self._watch:
             self._watch.stop()
-        if self._response is not None:  # its truth is its status
-            self._response.close()
         if self._began:
             self._record.backend_seconds = (self._ended_at or time.perf_counter()) - self._began
-        if self._slot:
-            self._slot = False
-            self._slots.give_back()
+        try:
+            if self._response is not None:  # its truth is its status
+                self._response.close()
+        finally:
+            if self._slot:
+                self._slot = False
+                self._slots.give_back()

@@ -3,16 +3,18 @@
 import math
 import shutil
 import signal
+import tempfile
 from typing import Any
 
-from .settings import SettingsError, load, metrics_directory
+from .settings import METRICS_DIRECTORY, SettingsError, load, metrics_directory
 
 try:
     _settings = load()
 except SettingsError as error:
     raise SystemExit(f"jevproxy: {error}") from None
 
-_metrics_directory, _made_here = metrics_directory()
+_given = metrics_directory()
+_metrics_directory = _given or tempfile.mkdtemp(prefix="jevproxy-metrics-")
 
 bind = _settings.bind
 worker_class = "gevent"
@@ -31,6 +33,8 @@ forwarded_allow_ips = ""
 forwarder_headers = ""
 secure_scheme_headers: dict[str, str] = {}
 control_socket_disable = True
+# Set before the application is loaded, in the master too where that loads it.
+raw_env = [f"{METRICS_DIRECTORY}={_metrics_directory}"]
 
 
 def pre_request(worker: Any, request: Any) -> None:
@@ -52,9 +56,8 @@ def pre_request(worker: Any, request: Any) -> None:
 
 
 def post_worker_init(worker: Any) -> None:
-    from .server import (
-        install,  # gunicorn loads this file in its master, where gevent has not patched anything
-    )
+    # gunicorn loads this file in its master, where gevent has not patched anything.
+    from .server import install
 
     install(worker, worker.wsgi.extensions["jevproxy"])
 
@@ -71,13 +74,12 @@ def when_ready(server: Any) -> None:
 
 
 def child_exit(server: Any, worker: Any) -> None:
-    from prometheus_client.multiprocess import (
-        mark_process_dead,  # reads the directory's name when it is imported
-    )
+    # Not before raw_env is set: prometheus-client looks for its directory when it is imported.
+    from prometheus_client.multiprocess import mark_process_dead
 
     mark_process_dead(worker.pid, path=_metrics_directory)  # type: ignore[no-untyped-call]
 
 
 def on_exit(server: Any) -> None:
-    if _made_here:
+    if not _given:
         shutil.rmtree(_metrics_directory, ignore_errors=True)

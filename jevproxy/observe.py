@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TextIO
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -118,12 +119,7 @@ class Observer:
         return generate_latest(self.registry)
 
 
-_last_second = (0, "")
-
-
+@lru_cache(maxsize=1)
 def _second(now: int) -> str:
     """`2026-11-30T12:00:00` for a Unix time, remembered for the second it holds."""
-    global _last_second
-    if _last_second[0] != now:
-        _last_second = (now, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)))
-    return _last_second[1]
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))

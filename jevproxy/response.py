@@ -10,6 +10,7 @@ from typing import Any
 from .errors import BackendBroken, Interrupted
 from .headers import Fields
 
+# A read of this size keeps a process flat under large answers, and costs one system call per 64 KiB.
 PIECE = 64 * 1024
 # What http.client and nginx take at most is of the same order; a decision's head has some hundred bytes.
 HEAD_LIMIT = 256 * 1024

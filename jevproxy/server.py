@@ -6,27 +6,29 @@ or the backend. Everything is put on one worker by `install`, after it has loade
 
 import socket
 import time
+from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 import gevent
 from gevent import getcurrent
 from gunicorn.http import errors, wsgi
 
-from .client import linger, peek
-from .errors import error_body
+from .errors import BadRequest, ExpectationFailed, FieldsTooLarge, ProxyError, UriTooLong, error_body
 from .headers import request_id
 from .observe import Observer, Record
+from .sockets import linger, peek
 
 # Once stopping, an idle connection is given this long to send a request and be told to close; then it is closed.
 IDLE_GRACE = 1.0
 
-# What the server refuses before there is a request: exception, status, reason, words.
-REFUSALS = (
-    (errors.LimitRequestLine, 414, "URI Too Long", "The request line is too long."),
-    (errors.LimitRequestHeaders, 431, "Request Header Fields Too Large", "The header fields are too large."),
-    (errors.ExpectationFailed, 417, "Expectation Failed", "Only 100-continue can be expected."),
-    (errors.ParseException, 400, "Bad Request", "The request is not well-formed HTTP."),
-    (BaseException, 500, "Internal Server Error", "The proxy failed to handle this request."),
+# What gunicorn raises before there is a request, or outside the application, and what the client is told.
+REFUSALS: tuple[tuple[type[BaseException], type[ProxyError]], ...] = (
+    (errors.LimitRequestLine, UriTooLong),
+    (errors.LimitRequestHeaders, FieldsTooLarge),
+    (errors.ExpectationFailed, ExpectationFailed),
+    (errors.ParseException, BadRequest),
+    (BaseException, ProxyError),
 )
 
 
@@ -42,10 +44,13 @@ class Response(wsgi.Response):
     """gunicorn's response, with the application's header fields alone, and head and first piece in one packet."""
 
     sock: Any
-    worker: Any
+
+    def __init__(self, worker: Any, request: Any, sock: socket.socket, cfg: Any) -> None:
+        super().__init__(request, sock, cfg)
+        self._worker = worker
 
     def default_headers(self) -> list[str]:
-        if not self.worker.alive:  # gunicorn looked when the request began
+        if not self._worker.alive:  # gunicorn looked when the request began
             self.force_close()
         lines = [
             f"HTTP/{self.req.version[0]}.{self.req.version[1]} {self.status}\r\n",
@@ -79,25 +84,25 @@ class Response(wsgi.Response):
 class Waiting(gevent.Timeout):
     """The wait for a connection's next request: gunicorn's keep-alive timeout, and known to be idle meanwhile."""
 
-    idle: set[socket.socket]
-    sockets: dict[Any, socket.socket]
+    def __init__(self, seconds: float, sock: socket.socket, idle: set[socket.socket]) -> None:
+        super().__init__(seconds, False)
+        self._socket = sock
+        self._idle = idle
 
     def __enter__(self) -> Any:
-        self._socket = self.sockets[getcurrent()]
-        self.idle.add(self._socket)
+        self._idle.add(self._socket)
         return super().__enter__()
 
     def __exit__(self, *exc_info: Any) -> Any:
-        self.idle.discard(self._socket)
+        self._idle.discard(self._socket)
         return super().__exit__(*exc_info)
 
 
 def install(worker: Any, observer: Observer) -> None:
     """Put the behaviour of this module on a gunicorn gevent worker."""
-    wsgi.Response = type("Response", (Response,), {"worker": worker})
+    wsgi.Response = partial(Response, worker)
     idle: set[socket.socket] = set()
     sockets: dict[Any, socket.socket] = {}
-    bounded = type("Waiting", (Waiting,), {"idle": idle, "sockets": sockets})
     handle = worker.handle
 
     def handle_tracked(listener: Any, client: socket.socket, address: Any) -> None:
@@ -112,7 +117,7 @@ def install(worker: Any, observer: Observer) -> None:
 
     worker.handle = handle_tracked
     worker.handle_error = handle_error
-    worker.timeout_ctx = lambda: bounded(worker.cfg.keepalive, False)
+    worker.timeout_ctx = lambda: Waiting(worker.cfg.keepalive, sockets[getcurrent()], idle)
     gevent.spawn(_close_idle, worker, idle)
 
 
@@ -123,7 +128,7 @@ def _close_idle(worker: Any, idle: set[socket.socket]) -> None:
     gevent.sleep(IDLE_GRACE)
     while True:
         for sock in list(idle):
-            if peek(sock) is None:  # nothing has arrived: no request is lost
+            if peek(sock) is None:  # else a request is arriving
                 try:
                     with sock.dup() as same:  # gevent's own shutdown would fail the greenlet that waits
                         same.shutdown(socket.SHUT_RD)  # that greenlet reads the end, and closes
@@ -134,27 +139,27 @@ def _close_idle(worker: Any, idle: set[socket.socket]) -> None:
 
 def refuse(client: Any, request: Any, error: BaseException, observer: Observer, log: Any) -> None:
     """Answer what cannot become a request, or failed outside the application, in the contract's JSON; then close."""
-    status, reason, words = next(row[1:] for row in REFUSALS if isinstance(error, row[0]))
-    if status == 500:
+    refusal = next(ours for theirs, ours in REFUSALS if isinstance(error, theirs))()
+    if refusal.status == 500:
         log.error("A request failed outside the application.", exc_info=error)
     record = Record(
         getattr(request, "method", None) or "-",
         getattr(request, "path", None) or "-",
         request_id(getattr(request, "headers", ())),
         time.perf_counter(),
-        status=status,
-        kind="refused" if status < 500 else "internal",
+        status=refusal.status,
+        kind="refused" if refusal.status < 500 else refusal.kind,
     )
-    error_type = "invalid_request" if status < 500 else "internal_error"
-    body = error_body(status, error_type, words, record.request_id)
+    body = error_body(refusal.status, refusal.error_type, refusal.message, record.request_id)
+    reason = HTTPStatus(refusal.status).phrase
     head = (
-        f"HTTP/1.1 {status} {reason}\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        f"HTTP/1.1 {refusal.status} {reason}\r\nConnection: close\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\nX-Request-Id: {record.request_id}\r\n\r\n"
     )
     try:
         client.sendall(head.encode("latin-1") + body)
         record.sent = len(body)
-        linger(client)
-    except OSError:
+    except OSError:  # gone meanwhile; lingering ends at once then
         pass
     observer.finish(record)
+    linger(client)

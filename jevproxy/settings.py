@@ -5,7 +5,6 @@ Knows how a value is written and which values make sense. Must not know what is 
 
 import os
 import re
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +25,8 @@ NAMED_ROUTES = {
     ),
 }
 OWN_PATHS = ("/health", "/metrics")
+# prometheus-client's own variable; it looks for it when it is imported.
+METRICS_DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
 
 
 class SettingsError(ValueError):
@@ -122,10 +123,13 @@ def _routes(text: str) -> tuple[Route, ...]:
         for line in NAMED_ROUTES.get(item, (item,)):
             method, _, path = line.partition(" ")
             path = path.strip()
+            line = f"{method} {path}"
             if not re.fullmatch(r"[A-Z]{3,20}", method) or not re.fullmatch(r"/[\x21-\x7e]*", path):
                 raise SettingsError(f"takes {', '.join(NAMED_ROUTES)} or `METHOD /path`, comma-separated")
             if path in OWN_PATHS or "*" in path[:-1] or "<" in path or "?" in path:
-                raise SettingsError("takes no path of the proxy's own, and `*` only as a path's end")
+                raise SettingsError(
+                    "takes no path of the proxy's own, no `?` or `<`, and `*` only as a path's end"
+                )
             # GET /v1/models is in both sets: with `generation`, its clients read its errors as well.
             openai = line not in NAMED_ROUTES["decisions"] or item == "generation"
             openai = openai or bool(found.get((method, path)) and found[method, path].openai)
@@ -249,14 +253,6 @@ def load() -> Settings:
     return from_environ(os.environ)
 
 
-def metrics_directory() -> tuple[str, bool]:
-    """The directory in which the processes of one gunicorn share their metrics, and whether it was made here.
-
-    prometheus-client reads its name from PROMETHEUS_MULTIPROC_DIR when it is imported, so it is set before that.
-    """
-    given = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
-    if given:
-        return given, False
-    made = tempfile.mkdtemp(prefix="jevproxy-metrics-")
-    os.environ["PROMETHEUS_MULTIPROC_DIR"] = made
-    return made, True
+def metrics_directory() -> str | None:
+    """The directory in which the processes of one gunicorn share their metrics, as prometheus-client names it."""
+    return os.environ.get(METRICS_DIRECTORY)

@@ -17,10 +17,10 @@ from gevent import getcurrent
 from requests.adapters import HTTPAdapter
 
 from .body import RequestBody
-from .client import Watch, peek
 from .errors import BackendBroken, BackendUnreachable, BadRequest, ProxyError
 from .headers import Fields
 from .response import ResponseReader
+from .sockets import Watch, peek
 
 # GET /health and GET /v1/models are outside admission: room for theirs beside the admitted exchanges' connections.
 SPARE_CONNECTIONS = 64

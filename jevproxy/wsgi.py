@@ -6,11 +6,8 @@ from gevent import monkey
 
 monkey.patch_all()
 
-from .settings import load, metrics_directory  # noqa: E402
-
-_shared, _ = metrics_directory()  # before prometheus-client is imported
-
 from .app import create_app  # noqa: E402
 from .observe import Observer  # noqa: E402
+from .settings import load, metrics_directory  # noqa: E402
 
-application = create_app(load(), Observer(shared=_shared))
+application = create_app(load(), Observer(shared=metrics_directory()))
