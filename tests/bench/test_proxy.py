@@ -74,7 +74,7 @@ def measure(proxy: Program, connections: int) -> Sample:
     used = cpu_seconds(proxy.pid) - before
     assert "Non-2xx" not in said and "Socket errors" not in said, said
     requests = int(re.search(r"(\d+) requests in", said)[1])  # type: ignore[index]
-    p50 = re.search(r"50%\s+(\S+)", said)[1]  # type: ignore[index]
+    p50 = re.search(r"^ +50% +(\S+)", said, re.MULTILINE)[1]  # type: ignore[index]
     return Sample(used / requests * 1e6, requests / SECONDS, milliseconds(p50))
 
 
