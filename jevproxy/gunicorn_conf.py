@@ -37,6 +37,12 @@ control_socket_disable = True
 raw_env = [f"{METRICS_DIRECTORY}={_metrics_directory}"]
 
 
+def post_fork(server: Any, worker: Any) -> None:
+    """Until a worker has handlers of its own, a signal ends it: the master's would note it in a queue nobody reads."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def pre_request(worker: Any, request: Any) -> None:
     """Keep every header field for the backend; show WSGI only those that it can name without confusion.
 

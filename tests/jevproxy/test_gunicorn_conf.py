@@ -68,6 +68,15 @@ def test_a_second_sigterm_ends_what_is_in_flight() -> None:
         assert seen.ended.wait(30)
 
 
+def test_a_stop_while_it_starts_does_not_wait_for_the_drain() -> None:
+    argv = [sys.executable, "-m", "gunicorn", "-k", "gevent", "--workers", "4", "jevproxy.wsgi"]
+    settings = {"OMNI_JEV_BIND": "127.0.0.1:0", "OMNI_JEV_DRAIN": "3600"}
+    with Program(argv, settings, url="", ready=lambda: True) as proxy:
+        wait_until(lambda: "Booting worker" in proxy.output(), what="the first worker being forked")
+        proxy.signal(signal.SIGTERM)
+        assert proxy.wait(60) == 0
+
+
 def test_the_drain_is_bounded() -> None:
     drain = {"OMNI_JEV_DRAIN": "1"}
     with (
