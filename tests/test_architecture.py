@@ -20,7 +20,7 @@ ORDER = {
     "worker": [
         "errors", "settings", "document", "protocol", "rows", "groups", "usage", "buckets", "answers", "encoders",
         "model", "folder", "checkpoint", "graphs", "engine", "turns", "lane", "decide", "batch", "catalog", "loading",
-        "observe", "refusals", "body", "openapi", "app", "wsgi",
+        "observe", "refusals", "server", "body", "openapi", "app", "wsgi",
     ],
 }  # fmt: skip
 BESIDE = {"gunicorn_conf", "__main__", "compare"}

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from worker.errors import StartFailed
-from worker.refusals import refuse
+from worker.server import Worker
 from worker.settings import environment
 
 try:
@@ -19,7 +19,7 @@ _address = f"[{_settings.host}]" if ":" in _settings.host else _settings.host
 bind = f"{_address}:{_settings.port}"
 # One process owns the device; a second would hold the model a second time.
 workers = 1
-worker_class = "gthread"
+worker_class = Worker
 # A thread for every slot, and some for health, metrics and quick refusals while all slots are taken.
 threads = _settings.max_concurrent + 16
 # Idle connections may wait for a thread's turn without holding one.
@@ -37,5 +37,9 @@ loglevel = _settings.log_level
 proc_name = "jevworker"
 
 
-def post_worker_init(worker: Any) -> None:
-    worker.handle_error = refuse
+def on_starting(server: Any) -> None:
+    """GUNICORN_CMD_ARGS and gunicorn's own command line go before this file: what they may not change is refused."""
+    if server.cfg.workers != 1 or server.cfg.worker_class is not Worker:
+        sys.exit(
+            "jevworker: the worker is one process of its own class: give gunicorn no --workers or --worker-class"
+        )

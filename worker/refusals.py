@@ -16,6 +16,7 @@ REFUSALS = (
     (LimitRequestLine, 414, "URI Too Long", "The request line is too long."),
     (LimitRequestHeaders, 431, "Request Header Fields Too Large", "The header fields are too large."),
     (ParseException, 400, "Bad Request", "The request is not well-formed HTTP."),
+    (TimeoutError, 408, "Request Timeout", "The request's head did not arrive in time."),
     (BaseException, 500, "Internal Server Error", "Internal error."),
 )
 
@@ -25,7 +26,7 @@ def refuse(request: Any, client: socket.socket, address: Any, error: BaseExcepti
     status, reason, message = next(row[1:] for row in REFUSALS if isinstance(error, row[0]))
     if status == 500:
         log.error("a request failed outside the application", exc_info=error)
-    error_type = "internal_error" if status == 500 else "bad_request"
+    error_type = {408: "request_timeout", 500: "internal_error"}.get(status, "bad_request")
     body = json.dumps(Refused(status, {"error_type": error_type, "message": message}).body()).encode()
     given = request_id("")
     head = (
