@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from worker.decide import Decision, Manner, Model, decide_each
+from worker.decide import Decision, Manner, Model, decide_each, plan
 from worker.errors import Refused
 from worker.lane import Lane
 from worker.protocol import Batch, check_state
@@ -41,17 +41,18 @@ def outcomes(
     model: Model, lane: Lane, batch: Batch, manner: Manner, alive: Callable[[], bool]
 ) -> Iterator[Decision | Refused]:
     """Each state's decision or refusal, in order. Raises ClientGone; a refusal by the lane is an outcome."""
+    plans = [plan(model.reader, question, manner) for question in batch.questions]
     step = max(1, ROWS // len(batch.questions))
     for low in range(0, len(batch.states), step):
         states = batch.states[low : low + step]
         checked = [_checked(state, low + i) for i, state in enumerate(states)]
         good = [state for state, refused in zip(states, checked, strict=True) if refused is None]
         try:
-            decided = iter(decide_each(model, lane, good, batch.questions, manner, alive) if good else [])
+            decided = iter(decide_each(model, lane, good, plans, manner, alive) if good else [])
         except Refused as refused:
             decided = iter([refused] * len(good))
-        for refused_ in checked:
-            yield next(decided) if refused_ is None else refused_
+        for wrong in checked:
+            yield next(decided) if wrong is None else wrong
 
 
 def result(model_name: str, outcome: Decision | Refused) -> dict[str, Any]:

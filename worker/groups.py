@@ -14,7 +14,7 @@ def parts(options: int, count: int) -> list[range]:
     return [range(low, high) for low, high in pairwise(edges)]
 
 
-def winners(places: Sequence[range], logits: Sequence[Sequence[float]]) -> list[int]:
+def winners(places: Sequence[Sequence[int]], logits: Sequence[Sequence[float]]) -> list[int]:
     """The index of each part's top option."""
     return [place[list(values).index(max(values))] for place, values in zip(places, logits, strict=True)]
 
