@@ -3,6 +3,7 @@
 It knows sockets' deadlines and content codings. It must not know JSON or what a body means.
 """
 
+import gzip
 import io
 import socket
 import threading
@@ -23,6 +24,8 @@ STEP = 1 << 16
 DISCARDED = 8
 # RFC 8878 section 3.1.1.1.2 recommends 8 MiB as what every decoder supports; a frame may ask for gigabytes.
 ZSTD_WINDOW = 1 << 23
+# A block of 4 bytes may stand for 128 KiB (section 3.1.1.2), so this many bytes for at most 4 MiB.
+ZSTD_STEP = 128
 CODINGS = "gzip, zstd"
 
 
@@ -144,30 +147,35 @@ def decoded(sent: bytes, codings: str, limit: int) -> bytes:
     for coding in reversed([part.strip().lower() for part in codings.split(",") if part.strip()]):
         try:
             if coding in ("gzip", "x-gzip"):
-                sent = _gunzip(sent, limit)
+                sent = _whole(gzip.GzipFile(fileobj=io.BytesIO(sent)).read(limit + 1), limit)
             elif coding == "zstd":
-                reader = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW).stream_reader(
-                    io.BytesIO(sent), read_across_frames=True
-                )
-                sent = _whole(reader.read(limit + 1), limit)
+                sent = _unzstd(sent, limit)
             elif coding != "identity":
                 raise CodingRefused(
                     f"Content-Encoding '{words(coding, 40)}' is not read here; {CODINGS} are."
                 )
-        except (zlib.error, zstandard.ZstdError, EOFError):
+        except (gzip.BadGzipFile, zlib.error, zstandard.ZstdError, EOFError):
             raise BodyIncomplete(f"The request body is not whole {coding}.") from None
     return sent
 
 
-def _gunzip(sent: bytes, limit: int) -> bytes:
-    out = b""
-    while sent:
-        member = zlib.decompressobj(wbits=31)
-        out = _whole(out + member.decompress(sent, limit + 1 - len(out)), limit)
-        if not member.eof:
-            raise EOFError
-        sent = member.unused_data
-    return out
+def _unzstd(sent: bytes, limit: int) -> bytes:
+    """The content of zstd frames; EOFError if the last one does not end, its checksum included."""
+    decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
+    frame, parts, size = decompressor.decompressobj(), [], 0
+    for low in range(0, len(sent), ZSTD_STEP):
+        rest = sent[low : low + ZSTD_STEP]
+        while rest:
+            if frame.eof:
+                frame = decompressor.decompressobj()
+            parts.append(frame.decompress(rest))
+            size += len(parts[-1])
+            if size > limit:
+                raise _too_large(limit)
+            rest = frame.unused_data if frame.eof else b""
+    if sent and not frame.eof:
+        raise EOFError
+    return b"".join(parts)
 
 
 def _whole(data: bytes, limit: int) -> bytes:
