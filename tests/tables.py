@@ -51,7 +51,7 @@ def proxy_rows() -> list[str]:
 
 def worker_rows() -> list[str]:
     return [
-        f"| {knob.variable} | {cell(knob.default)} | {cell(knob.accepted)} | {cell(knob.meaning)} |"
+        f"| {knob.variable} | {cell(knob.default or knob.shown)} | {cell(knob.accepted)} | {cell(knob.meaning)} |"
         for knob in worker.settings.KNOBS
     ]
 
@@ -66,9 +66,13 @@ def proxy_file() -> str:
     return "\n".join([PROXY_HEAD, *(block(k.variable, k.default, k.meaning) for k in knobs), PROXY_TAIL])
 
 
+def blank(shown: str) -> str:
+    return f"; {shown} where it is blank" if shown else ""
+
+
 def worker_file() -> str:
     knobs = [knob for knob in worker.settings.KNOBS if knob.variable != "LAYA_PORT"]
-    blocks = (block(k.variable, k.default, f"{k.meaning} ({k.accepted})") for k in knobs)
+    blocks = (block(k.variable, k.default, f"{k.meaning} ({k.accepted}){blank(k.shown)}") for k in knobs)
     return "\n".join([WORKER_HEAD, *blocks, WORKER_TAIL])
 
 

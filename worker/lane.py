@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from worker.errors import ClientGone, DeviceFailed
 from worker.rows import Logits, Row
-from worker.turns import OVERTAKING, Job, Runs, Turn, Turns
+from worker.turns import OVERTAKING, PATIENCE, Job, Runs, Turn, Turns
 
 # How often, at most, the lane asks whether the clients that wait are still there.
 SWEEP_S = 0.1
@@ -65,15 +65,16 @@ class Lane:
         *,
         cache_rows: int = 4096,
         overtaking: float = OVERTAKING,
+        patience: float = PATIENCE,
         on_failure: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        """`cache_rows`: how many rows' logits are kept. `overtaking`: what `Turns` says of it.
+        """`cache_rows`: how many rows' logits are kept. `overtaking`, `patience`: what `Turns` says of them.
 
         `on_failure` is called once, with the reason, when the device is lost; the lane takes nothing after that.
         """
         self.failed: str | None = None
         self._on_failure = on_failure
-        self._turns = Turns(overtaking)
+        self._turns = Turns(overtaking, patience)
         self._cache_rows = cache_rows
         self._cache: OrderedDict[Key, Logits] = OrderedDict()
         self._flying: dict[Key, Job] = {}

@@ -49,6 +49,7 @@ class Settings:
     buckets: tuple[int, ...]
     row_cache: int
     overtaking: float
+    patience: float
     wire: str
     overflow: str
     api_key: str | None = field(repr=False)
@@ -60,7 +61,10 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """One variable: the field it fills, its default as text, its reader, its accepted form, its meaning."""
+    """One variable: the field it fills, its default as text, its reader, its accepted form, its meaning.
+
+    `shown` says in words what a blank default means. It is no value.
+    """
 
     variable: str
     field: str
@@ -68,6 +72,7 @@ class Knob:
     read: Callable[[str], Any]
     accepted: str
     meaning: str
+    shown: str = ""
 
 
 def read(environ: Mapping[str, str]) -> Settings:
@@ -82,8 +87,6 @@ def read(environ: Mapping[str, str]) -> Settings:
             values[knob.field] = knob.read(text)
         except ValueError:
             raise SettingRefused(knob.variable, f"expected {knob.accepted}") from None
-    if values["dtype"] == "bf16" and values["device"] == "cpu":
-        raise SettingRefused("LAYA_DTYPE", "bf16 is served on CUDA only; LAYA_DEVICE says cpu")
     return Settings(**values)
 
 
@@ -134,8 +137,14 @@ def _switch(text: str) -> bool:
     return text.lower() in ("1", "true", "yes", "on")
 
 
+def _host(text: str) -> str:
+    """A host; an IPv6 address may stand in brackets, as in a URL."""
+    bare = text[1:-1] if text.startswith("[") and text.endswith("]") and ":" in text else text
+    return _matching(r"[^\s/\[\]]{1,255}")(bare)
+
+
 def _lengths(text: str) -> tuple[int, ...]:
-    if text == "built in":
+    if not text:
         return ()
     lengths = tuple(_whole(1, 65536)(part.strip()) for part in text.split(","))
     if list(lengths) != sorted(set(lengths)):
@@ -144,11 +153,11 @@ def _lengths(text: str) -> tuple[int, ...]:
 
 
 def _threads(text: str) -> int:
-    return 0 if text == "physical cores" else _whole(1, 1024)(text)
+    return _whole(1, 1024)(text) if text else 0
 
 
 def _key(text: str) -> str | None:
-    return None if text == "none" else text
+    return text or None
 
 
 def _models(text: str) -> tuple[ModelSource, ...]:
@@ -166,7 +175,7 @@ def _models(text: str) -> tuple[ModelSource, ...]:
 
 
 KNOBS = (
-    Knob("LAYA_HOST", "host", "127.0.0.1", _matching(r"[^\s/]{1,255}"), "an address or a host name",
+    Knob("LAYA_HOST", "host", "127.0.0.1", _host, "an address or a host name",
          "where it listens"),
     Knob("LAYA_PORT", "port", "8000", _whole(0, 65535), "a port, 0 to 65535 (0 takes a free one)",
          "where it listens"),
@@ -178,20 +187,23 @@ KNOBS = (
          "auto, cpu, cuda or cuda:N", "where the models run; one asked for and absent stops the start"),
     Knob("LAYA_DTYPE", "dtype", "fp32", _one_of("fp32", "bf16"), "fp32 or bf16 (bf16 on CUDA only)",
          "the arithmetic"),
-    Knob("LAYA_THREADS", "threads", "physical cores", _threads, "a whole number, 1 to 1024",
-         "torch threads on the CPU"),
+    Knob("LAYA_THREADS", "threads", "", _threads, "a whole number, 1 to 1024",
+         "torch threads on the CPU", shown="the physical cores"),
     Knob("LAYA_GRAPHS", "graphs", "1", _switch, "1 or 0", "CUDA graphs, captured at start; 0 runs eagerly"),
-    Knob("LAYA_BUCKETS", "buckets", "built in", _lengths, "token lengths in rising order, comma-separated",
-         "token lengths that get a CUDA graph"),
+    Knob("LAYA_BUCKETS", "buckets", "", _lengths, "token lengths in rising order, comma-separated",
+         "token lengths that get a CUDA graph", shown="the built-in ones"),
     Knob("LAYA_ROW_CACHE", "row_cache", "4096", _whole(0, 100_000_000), "a whole number, 0 switches it off",
          "rows whose logits are kept"),
     Knob("LAYA_OVERTAKING", "overtaking", "0.5", _number(0.0, 0.95), "a number from 0 to 0.95",
          "the share of the device's time that shorter rows may take from a long one that has begun"),
+    Knob("LAYA_PATIENCE", "patience", "1", _number(0.0, 3600), "seconds, 0 to 3600",
+         "after so long a waiting row starts before all others"),
     Knob("LAYA_WIRE", "wire", "jev", _one_of("jev", "laya"), "jev or laya",
          "the answers' form: the hosted contract's, or laya-serve's"),
     Knob("LAYA_OVERFLOW", "overflow", "truncate", _one_of("truncate", "refuse"), "truncate or refuse",
          "what happens to text that the model cannot see: cut and reported, or 400"),
-    Knob("LAYA_API_KEY", "api_key", "none", _key, "any text", "the bearer key that requests must carry"),
+    Knob("LAYA_API_KEY", "api_key", "", _key, "any text", "the bearer key that requests must carry",
+         shown="no key"),
     Knob("LAYA_MAX_CONCURRENT", "max_concurrent", "64", _whole(1, 10_000), "a whole number, 1 to 10000",
          "requests past authentication at once; over it 503 with Retry-After: 1"),
     Knob("LAYA_MAX_BODY_MB", "max_body_mb", "4", _number(0.001, 1024), "a number of MiB, 0.001 to 1024",

@@ -18,6 +18,8 @@ from worker.rows import Logits, Row
 # A long pass takes at most twice its own time. In the simulated loads of test_turns.py less lets short rows wait,
 # and more makes long callers wait without end when short ones never stop.
 OVERTAKING = 0.5
+# Seconds, well below the 10 after which SDKs give up.
+PATIENCE = 1.0
 
 
 class Pass(Protocol):
@@ -83,10 +85,11 @@ class Turn:
 class Turns:
     """The rows that wait and the passes that have begun, innermost last."""
 
-    def __init__(self, overtaking: float = OVERTAKING, patience: float = 1.0) -> None:
+    def __init__(self, overtaking: float = OVERTAKING, patience: float = PATIENCE) -> None:
         """`overtaking`: the share of the device, below 1, that shorter rows may take while a long pass is under way.
 
         Counted in tokens, as seconds are not known beforehand: at 0.5 a pass of 400 tokens lets 400 by.
+        `patience`: the seconds after which a waiting row starts before all others.
         """
         self.credit = overtaking / (1.0 - overtaking)
         self.patience = patience

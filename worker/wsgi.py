@@ -51,7 +51,12 @@ def build(settings: Settings) -> Any:
             # torch takes seconds to import; until then the port says that it is loading.
             from worker import loading
 
-            lane = Lane(cache_rows=settings.row_cache, overtaking=settings.overtaking, on_failure=fail)
+            lane = Lane(
+                cache_rows=settings.row_cache,
+                overtaking=settings.overtaking,
+                patience=settings.patience,
+                on_failure=fail,
+            )
             serving.catalog = loading.load(settings, lane)
         except StartFailed as failed:
             print(f"jevworker: {failed}", file=sys.stderr)

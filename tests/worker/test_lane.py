@@ -144,6 +144,21 @@ def test_a_short_row_overtakes_between_two_steps_and_its_caller_need_not_wait() 
     assert engine.finished == [4, 60]
 
 
+@pytest.mark.parametrize(("patience", "second"), [(0.0, 40), (3600.0, 5)])
+def test_a_row_that_waited_for_its_patience_starts_before_shorter_ones(patience: float, second: int) -> None:
+    lane, engine = Lane(patience=patience), Gated()
+    first = Call(lane, engine, row(4))
+    engine.wait_for_step()
+    calls = []
+    for waiting, tokens in enumerate((40, 5), start=1):
+        calls.append(Call(lane, engine, row(tokens, seed=7)))
+        until(lambda waiting=waiting: lane.waiting == waiting)  # type: ignore[misc]
+    engine.open()
+    for call in (first, *calls):
+        call.get()
+    assert len(engine.passes[1][0].token_ids) == second
+
+
 def test_a_short_caller_that_leads_hands_a_long_pass_on() -> None:
     """The thread of a short request may carry a long pass; it leaves it to the long request when it is done."""
     lane, engine = Lane(), Gated()

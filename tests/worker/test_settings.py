@@ -44,11 +44,12 @@ def test_values() -> None:
             "LAYA_MAX_BODY_MB": "0.5",
             "LAYA_DEVICE": "cuda:1",
             "LAYA_THREADS": "3",
+            "LAYA_PATIENCE": "2.5",
         }
     )
     assert settings.buckets == (32, 64, 512) and not settings.graphs and settings.threads == 3
     assert settings.api_key == "geheim é" and "geheim" not in repr(settings)
-    assert settings.max_body_mb == 0.5 and settings.device == "cuda:1"
+    assert settings.max_body_mb == 0.5 and settings.device == "cuda:1" and settings.patience == 2.5
 
 
 @pytest.mark.parametrize(
@@ -59,6 +60,9 @@ def test_values() -> None:
         ("LAYA_PORT", "80 80"),
         ("LAYA_PORT", "²"),
         ("LAYA_HOST", "a/b"),
+        ("LAYA_HOST", "[::1"),
+        ("LAYA_HOST", "[host]"),
+        ("LAYA_PATIENCE", "-1"),
         ("LAYA_MODELS", "unknown"),
         ("LAYA_MODELS", "a=,b=x"),
         ("LAYA_MODELS", "demo,demo"),
@@ -84,6 +88,20 @@ def test_a_wrong_value_is_refused_by_name(variable: str, value: str) -> None:
     assert str(refused.value).startswith(f"{variable}: expected ")
 
 
-def test_bf16_on_the_cpu_is_refused() -> None:
-    with pytest.raises(SettingRefused, match="LAYA_DTYPE"):
-        read({"LAYA_DTYPE": "bf16", "LAYA_DEVICE": "cpu"})
+@pytest.mark.parametrize(("given", "host"), [("[::1]", "::1"), ("::1", "::1"), ("0.0.0.0", "0.0.0.0")])
+def test_an_address_may_stand_in_brackets(given: str, host: str) -> None:
+    assert read({"LAYA_HOST": given}).host == host
+
+
+def test_a_key_is_any_text() -> None:
+    assert read({"LAYA_API_KEY": "none"}).api_key == "none"
+
+
+def test_words_of_the_table_are_no_values() -> None:
+    for knob in KNOBS:
+        if knob.shown and knob.variable != "LAYA_API_KEY":
+            with pytest.raises(SettingRefused):
+                read({knob.variable: knob.shown})
+    for variable, value in (("LAYA_THREADS", "physical cores"), ("LAYA_BUCKETS", "built in")):
+        with pytest.raises(SettingRefused):
+            read({variable: value})
