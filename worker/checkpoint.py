@@ -40,6 +40,7 @@ class Checkpoint:
     `encode` turns text into token ids, adds and cuts nothing, and may be called by many threads at once.
     """
 
+    folder: Path
     name: str
     revision: str
     config: Config
@@ -74,17 +75,17 @@ def load(source: str, device: str, dtype: str) -> Checkpoint:
     `device`: "auto", "cpu", "cuda" or "cuda:N". `dtype`: "fp32", or "bf16" for the linear layers. Raises
     CheckpointRefused with the file and the key that is wrong.
     """
+    place = place_of(device)
+    if dtype != "fp32" and place.type == "cpu":
+        raise SettingRefused(
+            "LAYA_DTYPE", f"{dtype} is served on CUDA only, and LAYA_DEVICE={device} is the CPU here"
+        )
     folder, name, revision = resolve(source)
     config = read_config(folder)
     shape = read_json(folder, ENCODER)
     encode, special, vocabulary = read_tokenizer(folder)
     _check_sizes(folder, config, shape, vocabulary)
     model = build(folder, config, shape)
-    place = place_of(device)
-    if dtype != "fp32" and place.type == "cpu":
-        raise SettingRefused(
-            "LAYA_DTYPE", f"{dtype} is served on CUDA only, and LAYA_DEVICE={device} is the CPU here"
-        )
     fill(model, folder / WEIGHTS, place)
     encoder = _encoder(folder, model.encoder, shape, config.max_len)
     if dtype != "fp32":
@@ -93,7 +94,16 @@ def load(source: str, device: str, dtype: str) -> Checkpoint:
         lower(model, DTYPES[dtype])
     model.eval().requires_grad_(False)
     return Checkpoint(
-        name, revision or digest(folder), config, special, encode, model, Steps(model, encoder), place, dtype
+        folder,
+        name,
+        revision or digest(folder),
+        config,
+        special,
+        encode,
+        model,
+        Steps(model, encoder),
+        place,
+        dtype,
     )
 
 

@@ -7,7 +7,7 @@ a checkpoint's folder: it may be a read-only cache that others share.
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,12 @@ FILES = (CONFIG, WEIGHTS, "encoder/*", "tokenizer/*")
 class Config:
     """`rl_agent_config.json`. Temperatures are as the file has them, not clamped."""
 
-    encoder: str
     head_layers: int
     act_costs: Mapping[str, float]
     max_len: int
     head_max_len: int
     temperature: tuple[Any, Any, Any]
     temperature_by_options: Mapping[str, Any]
-    amp_dtype: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,6 @@ class Special:
     cls: int
     sep: int
     mask: int
-    pad: int
     mask_token: str
 
 
@@ -76,11 +73,12 @@ def resolve(source: str) -> tuple[Path, str, str | None]:
 
 
 def digest(folder: Path) -> str:
-    """What a directory holds, in twelve hex digits: of its config and weights."""
-    total = sha256((folder / CONFIG).read_bytes())
-    with (folder / WEIGHTS).open("rb") as file:
-        while block := file.read(1 << 20):
-            total.update(block)
+    """What a directory holds, in twelve hex digits: of every file that decides the answers."""
+    total = sha256()
+    for name in (CONFIG, ENCODER, TOKENIZER, TOKENIZER_CONFIG, SPECIAL_TOKENS, WEIGHTS):
+        if (folder / name).is_file():
+            with (folder / name).open("rb") as file:
+                total.update(f"{name} {file_digest(file, 'sha256').hexdigest()}\n".encode())
     return total.hexdigest()[:12]
 
 
@@ -116,20 +114,16 @@ def read_config(folder: Path) -> Config:
     layout = raw.get("option_layout", "sequential")
     if layout != "sequential":
         raise CheckpointRefused(path, "option_layout", f"{layout!r} is not supported, only 'sequential'")
-    if not isinstance(raw.get("encoder"), str):
-        raise CheckpointRefused(path, "encoder", "must be the encoder's name")
     temperature = raw.get("temperature", [1.0, 1.0, 1.0])
     if not isinstance(temperature, list) or len(temperature) != 3:
         raise CheckpointRefused(path, "temperature", "must be three numbers: choice, score, noul")
     return Config(
-        encoder=raw["encoder"],
         head_layers=number("head_layers", None, 0),
         act_costs=mapping("act_costs"),
         max_len=number("max_len", 512, 16),
         head_max_len=number("head_max_len", 192, 16),
         temperature=(temperature[0], temperature[1], temperature[2]),
         temperature_by_options=mapping("temperature_by_options"),
-        amp_dtype=raw.get("amp_dtype"),
     )
 
 
@@ -169,7 +163,6 @@ def read_tokenizer(folder: Path) -> tuple[Callable[[str], list[int]], Special, i
         special("cls_token"),
         special("sep_token"),
         special("mask_token"),
-        special("pad_token"),
         token("mask_token"),
     )
     return encode, ids, max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1

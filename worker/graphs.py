@@ -109,10 +109,8 @@ class Recorded:
 class Graphs:
     """The recorded passes of a model. `seconds` and `bytes` are what recording them cost."""
 
-    def __init__(
-        self, steps: Steps, buckets: Buckets, device: torch.device, recorder: Recorder, max_len: int
-    ) -> None:
-        """Records every bucket up to `max_len` tokens. A bucket that memory does not suffice for runs eagerly."""
+    def __init__(self, steps: Steps, buckets: Buckets, device: torch.device, recorder: Recorder) -> None:
+        """Records every bucket. A bucket that memory does not suffice for runs eagerly."""
         self.buckets = buckets
         self.recorded: dict[tuple[int, int], Recorded] = {}
         self.seconds = 0.0

@@ -12,7 +12,7 @@ from worker.buckets import Buckets
 from worker.catalog import Catalog, Served
 from worker.decide import Model
 from worker.engine import Engine, use_threads
-from worker.errors import CheckpointRefused, SettingRefused
+from worker.errors import CheckpointRefused
 from worker.lane import Lane
 from worker.rows import Reader
 from worker.settings import EMBEDDED, KNOWN, ModelSource, Settings
@@ -30,14 +30,11 @@ PUBLISHED_HINT = "Set LAYA_MODELS=english for the published Laya."
 
 def load(settings: Settings, lane: Lane) -> Catalog:
     """Every model of the settings, ready to decide. Raises StartFailed for the first that is not."""
-    device = str(checkpoint.place_of(settings.device))
-    if device == "cpu" and settings.dtype == "bf16":
-        raise SettingRefused("LAYA_DTYPE", "bf16 is served on CUDA only, and this machine shows none")
     use_threads(settings.threads or None)
     served = []
     for source in settings.models:
         log.info("loading %s", source.name)
-        served.append(_load_one(source, settings, device))
+        served.append(_load_one(source, settings))
         facts = served[-1].facts
         log.info("loaded %s on %s in %s", facts["identity"], facts["device"], facts["dtype"])
         if source.source == KNOWN[EMBEDDED]:
@@ -45,12 +42,11 @@ def load(settings: Settings, lane: Lane) -> Catalog:
     return Catalog(tuple(served), lane)
 
 
-def _load_one(source: ModelSource, settings: Settings, device: str) -> Served:
+def _load_one(source: ModelSource, settings: Settings) -> Served:
     try:
-        loaded = checkpoint.load(source.source, device, settings.dtype)
+        loaded = checkpoint.load(source.source, settings.device, settings.dtype)
     except CheckpointRefused as refused:
-        refused.args = (f"{source.name}: {refused}",)
-        raise
+        raise CheckpointRefused(source.name, "", str(refused)) from refused
     config, special = loaded.config, loaded.special
     heat, replaced = answers.temperatures(config.temperature, config.temperature_by_options)
     for line in replaced:
@@ -74,13 +70,12 @@ def _load_one(source: ModelSource, settings: Settings, device: str) -> Served:
         description=EMBEDDED_WORDS
         if embedded
         else f"Laya checkpoint {loaded.name}, revision {loaded.revision}.",
-        release_date=EMBEDDED_DATE if embedded else _date(source.source),
+        release_date=EMBEDDED_DATE if embedded else _date(loaded.folder),
         facts=facts,
     )
 
 
-def _date(source: str) -> str:
+def _date(place: Path) -> str:
     """The day of a checkpoint's weights, as the file system knows it."""
-    place, _, _ = folder.resolve(source)
-    changed = (Path(place) / folder.WEIGHTS).stat().st_mtime
+    changed = (place / folder.WEIGHTS).stat().st_mtime
     return datetime.datetime.fromtimestamp(changed, datetime.UTC).date().isoformat()

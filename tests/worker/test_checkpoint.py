@@ -53,7 +53,7 @@ def test_what_is_loaded(original: Path) -> None:
     assert loaded.config.max_len == 512
     assert loaded.config.head_max_len == 192
     assert loaded.config.temperature_by_options == {"choice:3-5": 1.3}
-    assert (loaded.special.cls, loaded.special.sep, loaded.special.pad, loaded.special.mask) == (1, 2, 3, 4)
+    assert (loaded.special.cls, loaded.special.sep, loaded.special.mask) == (1, 2, 4)
     assert loaded.special.mask_token == "[MASK]"
     stored = load_file(original / WEIGHTS)
     for name, tensor in loaded.model.state_dict().items():
@@ -67,6 +67,15 @@ def test_the_revision_is_the_content(original: Path, copy: Path) -> None:
     stored = load_file(copy / WEIGHTS)
     stored["type_emb.weight"] += 1
     save_file(stored, copy / WEIGHTS)
+    assert folder.digest(copy) != before
+
+
+@pytest.mark.parametrize(
+    "name", [CONFIG, ENCODER, "tokenizer/tokenizer.json", "tokenizer/tokenizer_config.json"]
+)
+def test_every_file_that_decides_the_answers_is_in_the_revision(copy: Path, name: str) -> None:
+    before = folder.digest(copy)
+    (copy / name).write_bytes((copy / name).read_bytes() + b"\n")
     assert folder.digest(copy) != before
 
 
@@ -140,7 +149,6 @@ def test_a_cut_weights_file_is_named(copy: Path) -> None:
         ({"head_max_len": "192"}, "head_max_len"),
         ({"temperature": [1.0, 1.0]}, "temperature"),
         ({"temperature_by_options": []}, "temperature_by_options"),
-        ({"encoder": 7}, "encoder"),
         ({"head_layers": 1}, "head.layers.1"),
         ({"act_costs": {}}, "act_head.2"),
     ],
@@ -187,6 +195,9 @@ def test_a_path_that_is_not_there() -> None:
 def test_devices_and_precisions_that_are_not_there(original: Path) -> None:
     with pytest.raises(SettingRefused, match="LAYA_DTYPE"):
         checkpoint.load(str(original), "cpu", "bf16")
+    if not torch.cuda.device_count():
+        with pytest.raises(SettingRefused, match="LAYA_DTYPE"):
+            checkpoint.load("no/such-repository", "auto", "bf16")
     with pytest.raises(SettingRefused, match="LAYA_DEVICE"):
         checkpoint.load(str(original), f"cuda:{torch.cuda.device_count()}", "fp32")
 
