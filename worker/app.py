@@ -3,6 +3,7 @@
 It knows Flask and the order in which a request is let in. It must not know tokens, rows or devices.
 """
 
+import errno
 import hmac
 import socket
 import threading
@@ -32,7 +33,6 @@ from worker.errors import (
     Overloaded,
     Refused,
     Typed,
-    words,
 )
 from worker.openapi import describe
 from worker.settings import Settings
@@ -86,6 +86,7 @@ class Admission:
 def create_app(settings: Settings, serving: Serving) -> Flask:
     """The WSGI application. It serves /health before `serving` has its catalog."""
     app = Flask(__name__, static_folder=None)
+    app.url_map.merge_slashes = False
     metrics = observe.Metrics()
     admission = Admission(settings.max_concurrent, metrics)
     intake = Intake(int(settings.max_body_mb * (1 << 20)), settings.body_timeout)
@@ -119,7 +120,7 @@ def create_app(settings: Settings, serving: Serving) -> Flask:
             catalog = serving.ready()
             asked = protocol.parse(read_document(), settings.wire)
             model = catalog.find(asked.model)
-            found = decide(model, catalog.lane, asked.state, asked.questions, manner, alive())
+            found = decide(model, catalog.lane, asked.state, asked.questions, manner, presence_check())
         seconds = observe.Seconds(found.queue_s, found.tokenize_s, found.forward_s)
         metrics.decided(seconds, found.usage["input_tokens"])
         response = answer({"model": name_of(model), "answers": found.answers, "usage": found.usage})
@@ -133,7 +134,7 @@ def create_app(settings: Settings, serving: Serving) -> Flask:
             catalog = serving.ready()
             asked = protocol.parse_batch(read_document(), settings.wire)
             model = catalog.find(asked.model)
-            found = batch.outcomes(model, catalog.lane, asked, manner, alive())
+            found = batch.outcomes(model, catalog.lane, asked, manner, presence_check())
             if not (asked.stream or NDJSON in request.headers.get("Accept", "")):
                 return answer(batch.whole(name_of(model), found))
             response = Response(until_gone(batch.lines(name_of(model), found)), mimetype=NDJSON)
@@ -144,9 +145,14 @@ def create_app(settings: Settings, serving: Serving) -> Flask:
     def until_gone(lines: Iterator[bytes]) -> Iterator[bytes]:
         try:
             yield from lines
-        except (ClientGone, GeneratorExit):
-            # The second is gunicorn closing a stream that it could not write.
+        except ClientGone:
             metrics.gone.inc()
+            # gunicorn then cuts the connection; a stream that merely ended would look whole.
+            raise ConnectionResetError(errno.ECONNRESET, "the client left") from None
+        except GeneratorExit:
+            # gunicorn closes a stream that it could not write.
+            metrics.gone.inc()
+            raise
 
     def name_of(model: Any) -> str:
         return "laya-rl-agent" if settings.wire == "laya" else model.identity
@@ -235,7 +241,7 @@ def create_app(settings: Settings, serving: Serving) -> Flask:
             response.headers["Allow"] = allowed
             return response
         if error.code == NotFound.status_code:
-            return refuse(NotFound(f"There is no {words(request.path, 100)} here."))
+            return refuse(NotFound("There is nothing at this path."))
         return refuse(Refused(error.code or 400, {"error_type": "bad_request", "message": error.name}))
 
     @app.errorhandler(Exception)
@@ -251,8 +257,8 @@ def answer(value: Any, status: int = 200) -> Response:
     return Response(batch.encode(value), status, content_type=JSON)
 
 
-def alive() -> Callable[[], bool]:
-    """Whether the client of this request is still there, by a look at its socket."""
+def presence_check() -> Callable[[], bool]:
+    """A function that tells, by a look at its socket, whether the client of this request is still there."""
     sock: socket.socket | None = request.environ.get("gunicorn.socket")
 
     def there() -> bool:

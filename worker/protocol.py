@@ -168,7 +168,7 @@ def _question(id: str, fields: Any, wire: str, wrong: list[FieldError]) -> Quest
     def refuse(name: str, message: str, kind: str) -> None:
         wrong.append(FieldError((*at, name), f"Question '{words(id, 100)}', {name}: {message}", kind))
 
-    if not id.strip():
+    if not id:
         wrong.append(FieldError(at, "A question's id should not be empty", "string_too_short"))
     if not isinstance(fields, dict):
         wrong.append(FieldError(at, "A question should be an object", "dict_type"))

@@ -87,12 +87,15 @@ def test_health_and_metrics(client: Client) -> None:
         ("GET", "/", 404, None),
         ("POST", "/v1/systemone/", 404, None),
         ("GET", "/%00%ff", 404, None),
+        ("GET", "/nowhere/at-all", 404, None),
+        ("POST", "/v1//systemone", 404, None),
     ],
 )
 def test_other_routes(client: Client, method: str, path: str, status: int, allow: str | None) -> None:
     found, headers, body = client.send(method, path)
     detail = json.loads(body)["detail"]
     assert found == status and headers.get("allow") == allow and set(detail) == {"error_type", "message"}
+    assert path == "/" or path not in detail["message"]
 
 
 @pytest.mark.parametrize("bad", [{"type": "choice"}, {"type": "score", "criteria": []}, "x"])
@@ -271,10 +274,15 @@ def test_what_is_no_request_is_refused_in_json(jev: Program, sent: bytes, status
     assert json.loads(body)["detail"]["error_type"] == "bad_request"
 
 
+def metric(client: Client, name: str) -> float:
+    """The value of the first metric whose line begins with `name`; 0 where there is none yet."""
+    lines = client.send("GET", "/metrics")[2].decode().splitlines()
+    return next((float(line.split()[-1]) for line in lines if line.startswith(name)), 0.0)
+
+
 def test_a_client_that_leaves_is_not_worked_for(jev: Program, client: Client) -> None:
     def gone() -> float:
-        lines = client.send("GET", "/metrics")[2].decode().splitlines()
-        return float(next(line.split()[1] for line in lines if line.startswith("laya_clients_gone_total")))
+        return metric(client, "laya_clients_gone_total")
 
     before = gone()
     batch = json.dumps({"states": [STATE * 50] * 400, "questions": {"q": NOUL}, "stream": True}).encode()
@@ -286,6 +294,28 @@ def test_a_client_that_leaves_is_not_worked_for(jev: Program, client: Client) ->
     wait_until(
         lambda: gone() > before or client.get("/health")[0] != 200, 60, "the worker seeing that it is alone"
     )
+
+
+def test_a_stream_that_is_given_up_does_not_end_as_if_whole(jev: Program, client: Client) -> None:
+    def gone() -> float:
+        return metric(client, "laya_clients_gone_total")
+
+    before = gone()
+    states = [f"{STATE} {i} " * 30 for i in range(400)]
+    sent = json.dumps({"states": states, "questions": {"q": NOUL}, "stream": True}).encode()
+    with connected(jev) as sock, sock.makefile("rb") as stream:
+        sock.sendall(
+            b"POST /v1/systemone/batch HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(sent) + sent
+        )
+        assert b" 200 " in stream.readline()
+        # To the worker this is a client that has gone, and yet one that can see how its answer ends.
+        sock.shutdown(socket.SHUT_WR)
+        try:
+            rest = stream.read()
+        except ConnectionResetError:
+            rest = b""
+    assert not rest.endswith(b"0\r\n\r\n") and b"summary" not in rest
+    wait_until(lambda: gone() == before + 1, what="the client being counted")
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -29,7 +29,7 @@ def test_noul_forms(criteria: Any) -> None:
 
 
 def test_order_ids_and_unknown_fields() -> None:
-    ids = ["z", "with space", "q.2", "質問", "🎯"]
+    ids = ["z", "with space", "q.2", "質問", "🎯", " ", "\n"]
     request = protocol.parse({"state": [], "questions": dict.fromkeys(ids, NOUL), "seed": 7, "assets": []})
     assert [question.id for question in request.questions] == ids
 
