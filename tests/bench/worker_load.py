@@ -53,11 +53,13 @@ class Server:
     waits: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     refused: int = 0
     spans: dict[str, float] = field(default_factory=dict)
+    opened: list[http.client.HTTPConnection] = field(default_factory=list)
 
     def ask(self, local: threading.local, kind: str, chance: random.Random) -> bool:
         """One request over this thread's connection; whether it was answered."""
         if not hasattr(local, "connection"):
             local.connection = http.client.HTTPConnection("127.0.0.1", self.program.port, timeout=300)
+            self.opened.append(local.connection)
         local.connection.request(
             "POST",
             "/v1/systemone",
@@ -67,6 +69,10 @@ class Server:
         response = local.connection.getresponse()
         response.read()
         return bool(response.status == 200)
+
+    def close(self) -> None:
+        for connection in self.opened:
+            connection.close()
 
     def note(self, phase: str, kind: str, seconds: float, answered: bool) -> None:
         if answered:
