@@ -11,10 +11,11 @@ from worker.settings import Settings
 Schema = dict[str, Any]
 
 TEXT: Schema = {"type": ["string", "object", "array"]}
-TEXT_OR_NULL: Schema = {"type": ["string", "object", "array", "null"]}
 SHARE: Schema = {"type": "number", "minimum": 0, "maximum": 1}
 COUNT: Schema = {"type": "integer", "minimum": 0}
 STRING: Schema = {"type": "string"}
+STRINGS: Schema = {"type": "array", "items": STRING}
+KEYLESS: Schema = {"security": []}
 
 
 def describe(settings: Settings) -> dict[str, Any]:
@@ -24,7 +25,8 @@ def describe(settings: Settings) -> dict[str, Any]:
         "info": {
             "title": "Laya worker",
             "version": "1",
-            "description": "Typed decisions about text: the System One contract.",
+            "description": "Typed decisions about text: the System One contract"
+            + (", in laya-serve's wire." if settings.wire == "laya" else "."),
         },
         "paths": _paths(),
         "components": {"schemas": _schemas(settings), "responses": _responses()},
@@ -49,28 +51,38 @@ def _paths() -> dict[str, Any]:
         },
         "/v1/models": {"get": _operation("List the models", None, {"application/json": "Models"}, ("503",))},
         "/health": {
-            "get": {
-                **_operation("Whether decisions can be made", None, {"application/json": "Health"}, ()),
-                "security": [],
+            "get": KEYLESS
+            | {
+                "summary": "Whether decisions can be made",
+                "responses": {
+                    "200": _success("They can", {"application/json": "Health"}),
+                    "503": _success("Loading, or the device failed", {"application/json": "Health"}),
+                },
             }
         },
         "/metrics": {"get": _operation("Prometheus metrics", None, {"text/plain": None}, ())},
         "/openapi.json": {
-            "get": {**_operation("This document", None, {"application/json": None}, ()), "security": []}
+            "get": KEYLESS
+            | {
+                "summary": "This document",
+                "responses": {"200": _success("Success", {"application/json": None})},
+            }
         },
     }
+
+
+def _success(description: str, given: dict[str, str | None]) -> Schema:
+    content = {media: {"schema": _ref(schema) if schema else {}} for media, schema in given.items()}
+    return {"description": description, "content": content}
 
 
 def _operation(
     summary: str, body: str | None, given: dict[str, str | None], refused: tuple[str, ...]
 ) -> Schema:
-    content = {media: {"schema": _ref(schema) if schema else {}} for media, schema in given.items()}
-    responses: Schema = {"200": {"description": "Success", "content": content}}
+    responses: Schema = {"200": _success("Success", given)}
     responses |= {
         status: {"$ref": f"#/components/responses/Refused{status}"} for status in (*refused, "401", "403")
     }
-    if given.get("application/json") == "Health":
-        responses = {status: {"description": "State", "content": content} for status in ("200", "503")}
     operation: Schema = {"summary": summary, "responses": responses}
     if body:
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": _ref(body)}}}
@@ -101,14 +113,21 @@ def _responses() -> dict[str, Any]:
 def _schemas(settings: Settings) -> dict[str, Schema]:
     laya = settings.wire == "laya"
     levels = protocol.MAX_LEVELS_LAYA if laya else protocol.MAX_LEVELS
-    shares = {"type": "object", "additionalProperties": SHARE}
-    typed = {"instructions": TEXT_OR_NULL}
-    extra: Schema = {"action": {"type": "object"}} if laya else {"x_act_probability": SHARE}
-    noul_answer = {"noul": SHARE} | ({"confidence": SHARE} if laya else {})
-    spread = {"probabilities": shares, "confidence": SHARE}
+    words = {"type": [*TEXT["type"], "number", "boolean"]} if laya else TEXT
+    words_or_null = {"type": [*words["type"], "null"]}
+    typed = {"instructions": words_or_null}
+    names: Schema = {
+        "type": "object",
+        "minProperties": 1,
+        "maxProperties": protocol.MAX_CHOICES,
+        "additionalProperties": words_or_null,
+    }
+    if laya:
+        listed = STRINGS | {"minItems": 1, "maxItems": protocol.MAX_CHOICES, "uniqueItems": True}
+        names = {"oneOf": [names, listed]}
     questions = {"type": "object", "minProperties": 1, "additionalProperties": _ref("Question")}
     answers = {"type": "object", "additionalProperties": _ref("GivenAnswer")}
-    usage = {"input_tokens": COUNT, "output_tokens": COUNT}
+    total = {"input_tokens": COUNT, "output_tokens": COUNT}
     result = _object({"model": STRING, "answers": answers, "usage": _ref("Usage")})
     failure = _object({"error": _object({"status": COUNT, "detail": {}})})
     return {
@@ -121,19 +140,14 @@ def _schemas(settings: Settings) -> dict[str, Schema]:
         "Choice": _object(
             {
                 "type": {"const": "choice"},
-                "criteria": {
-                    "type": "object",
-                    "minProperties": 1,
-                    "maxProperties": protocol.MAX_CHOICES,
-                    "additionalProperties": TEXT_OR_NULL,
-                },
+                "criteria": names,
             },
             typed,
         ),
         "Score": _object(
             {
                 "type": {"const": "score"},
-                "criteria": {"type": "array", "minItems": 1, "maxItems": levels, "items": TEXT},
+                "criteria": {"type": "array", "minItems": 1, "maxItems": levels, "items": words},
             },
             typed,
         ),
@@ -143,33 +157,19 @@ def _schemas(settings: Settings) -> dict[str, Schema]:
             | {
                 "criteria": {
                     "type": ["object", "null"],
-                    "properties": {"true": TEXT_OR_NULL, "false": TEXT_OR_NULL},
+                    "properties": {"true": words_or_null, "false": words_or_null},
                     "additionalProperties": False,
                 },
                 "labels": _object({"true": STRING, "false": STRING}),
             },
         ),
         "Answer": result,
-        "GivenAnswer": {
-            "oneOf": [
-                _object({"type": {"const": "choice"}, "choice": STRING, **spread, **extra}),
-                _object(
-                    {
-                        "type": {"const": "score"},
-                        "score": {"type": "number", "minimum": 0},
-                        "legend": {"type": "object", "additionalProperties": TEXT},
-                        **spread,
-                        **extra,
-                    }
-                ),
-                _object({"type": {"const": "noul"}, **noul_answer, **extra}),
-            ]
-        },
-        "Usage": _object(usage),
+        "GivenAnswer": _given(laya),
+        "Usage": _usage(laya),
         "Results": _object(
             {
                 "results": {"type": "array", "items": {"oneOf": [result, failure]}},
-                "total_usage": _object(usage),
+                "total_usage": _object(total),
                 "x_summary": _ref("Summary"),
             }
         ),
@@ -180,7 +180,7 @@ def _schemas(settings: Settings) -> dict[str, Schema]:
                 _object({"summary": _ref("Summary")}),
             ]
         },
-        "Summary": _object({"states": COUNT, "decided": COUNT, "failed": COUNT, "usage": _object(usage)}),
+        "Summary": _object({"states": COUNT, "decided": COUNT, "failed": COUNT, "usage": _object(total)}),
         "Models": _object(
             {
                 "models": {
@@ -205,6 +205,55 @@ def _schemas(settings: Settings) -> dict[str, Schema]:
             }
         ),
     }
+
+
+def _given(laya: bool) -> Schema:
+    """An answer to a question, in either wire."""
+    spread: Schema = {"probabilities": _map(SHARE), "confidence": SHARE}
+    if laya:
+        noul: Schema = {"confidence": SHARE}
+        spread |= {"x_jev_confidence": SHARE}
+        all_have: Schema = {"answer_confidence": SHARE, "action": _object({"act_probability": SHARE})}
+    else:
+        noul = {}
+        all_have = {"x_laya_confidence": SHARE, "x_answer_confidence": SHARE, "x_act_probability": SHARE}
+    legend = _map(STRING if laya else TEXT)
+    score = {"score": {"type": "number", "minimum": 0}, "legend": legend}
+    return {
+        "oneOf": [
+            _object({"type": {"const": "choice"}, "choice": STRING, **spread, **all_have}),
+            _object({"type": {"const": "score"}, **score, **spread, **all_have}),
+            _object({"type": {"const": "noul"}, "noul": SHARE, **noul, **all_have}),
+        ]
+    }
+
+
+def _usage(laya: bool) -> Schema:
+    """What a request cost, and by question what of it the model did not see."""
+    counts = {"input_tokens": COUNT, "output_tokens": COUNT}
+    if laya:
+        collapsed = _object({"total": COUNT, "distinct": COUNT, "tokens_per_option": COUNT})
+        seen = {
+            "state_tokens": COUNT,
+            "state_tokens_dropped": COUNT,
+            "truncated": {"type": "boolean"},
+            "truncated_questions": STRINGS,
+        }
+        return _object(counts | seen, {"options": _map(collapsed)})
+    return _object(
+        counts
+        | {"x_state_tokens_used": COUNT, "x_state_tokens_dropped": COUNT, "x_truncated_questions": STRINGS},
+        {
+            "x_instruction_tokens_dropped": _map(COUNT),
+            "x_shortened_options": _map(STRINGS),
+            "x_indistinguishable_options": _map({"type": "array", "items": STRINGS}),
+            "x_option_parts": _map(COUNT),
+        },
+    )
+
+
+def _map(values: Schema) -> Schema:
+    return {"type": "object", "additionalProperties": values}
 
 
 def _object(required: dict[str, Any], optional: dict[str, Any] | None = None) -> Schema:
