@@ -48,7 +48,7 @@ def refusal(source: Path | str, dtype: str = "fp32") -> str:
 
 def test_what_is_loaded(original: Path) -> None:
     loaded = checkpoint.load(str(original), "cpu", "fp32")
-    assert loaded.name == original.name
+    assert (loaded.folder, loaded.name) == (original, original.name)
     assert len(loaded.revision) == 12
     assert loaded.config.max_len == 512
     assert loaded.config.head_max_len == 192
