@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flask import Flask, Response, g, request
@@ -19,7 +19,7 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed
 from worker import batch, document, observe, protocol
 from worker.body import CODINGS, Intake
 from worker.catalog import Catalog
-from worker.decide import Manner, decide
+from worker.decide import Decision, Manner, decide
 from worker.errors import (
     ClientGone,
     CodingRefused,
@@ -60,6 +60,14 @@ class Serving:
         if self.catalog is None:
             raise Loading("The models are being loaded.")
         return self.catalog
+
+
+@dataclass
+class Streamed:
+    """What became of a streamed answer: the bytes that were handed on, and the status that its log line has."""
+
+    size: int = 0
+    status: int = 200
 
 
 class Admission:
@@ -121,10 +129,8 @@ def create_app(settings: Settings, serving: Serving) -> Flask:
             asked = protocol.parse(read_document(), settings.wire)
             model = catalog.find(asked.model)
             found = decide(model, catalog.lane, asked.state, asked.questions, manner, presence_check())
-        seconds = observe.Seconds(found.queue_s, found.tokenize_s, found.forward_s)
-        metrics.decided(seconds, found.usage["input_tokens"])
         response = answer({"model": name_of(model), "answers": found.answers, "usage": found.usage})
-        response.headers["Server-Timing"] = seconds.header()
+        response.headers["Server-Timing"] = counted(found).header()
         return response
 
     def systemone_batch() -> Response:
@@ -134,24 +140,44 @@ def create_app(settings: Settings, serving: Serving) -> Flask:
             catalog = serving.ready()
             asked = protocol.parse_batch(read_document(), settings.wire)
             model = catalog.find(asked.model)
-            found = batch.outcomes(model, catalog.lane, asked, manner, presence_check())
+            found = each_counted(batch.outcomes(model, catalog.lane, asked, manner, presence_check()))
             if not (asked.stream or NDJSON in request.headers.get("Accept", "")):
                 return answer(batch.whole(name_of(model), found))
-            response = Response(until_gone(batch.lines(name_of(model), found)), mimetype=NDJSON)
+            g.streamed = Streamed()
+            lines = until_gone(batch.lines(name_of(model), found), g.streamed)
+            response = Response(lines, mimetype=NDJSON)
             # The slot is held until the stream's end.
             response.call_on_close(held.pop_all().close)
             return response
 
-    def until_gone(lines: Iterator[bytes]) -> Iterator[bytes]:
+    def counted(found: Decision) -> observe.Seconds:
+        seconds = observe.Seconds(found.queue_s, found.tokenize_s, found.forward_s)
+        metrics.decided(seconds, found.usage["input_tokens"])
+        return seconds
+
+    def each_counted(outcomes: Iterator[Decision | Refused]) -> Iterator[Decision | Refused]:
+        for outcome in outcomes:
+            if isinstance(outcome, Decision):
+                counted(outcome)
+            yield outcome
+
+    def until_gone(lines: Iterator[bytes], streamed: Streamed) -> Iterator[bytes]:
         try:
-            yield from lines
+            for line in lines:
+                yield line
+                streamed.size += len(line)
         except ClientGone:
             metrics.gone.inc()
+            streamed.status = CLIENT_CLOSED
             # gunicorn then cuts the connection; a stream that merely ended would look whole.
             raise ConnectionResetError(errno.ECONNRESET, "the client left") from None
         except GeneratorExit:
             # gunicorn closes a stream that it could not write.
             metrics.gone.inc()
+            streamed.status = CLIENT_CLOSED
+            raise
+        except Exception:
+            streamed.status = 500
             raise
 
     def name_of(model: Any) -> str:
@@ -203,18 +229,24 @@ def create_app(settings: Settings, serving: Serving) -> Flask:
         # The official SDKs read the first of these names.
         response.headers["x-typesafe-request-id"] = response.headers["x-request-id"] = g.id
         route = request.url_rule.rule if request.url_rule else "other"
-        observe.finished(
-            metrics,
-            observe.Finished(
-                g.id,
-                request.method,
-                route,
-                request.path,
-                response.status_code,
-                response.content_length,
-                g.began,
-            ),
+        line = observe.Finished(
+            g.id,
+            request.method,
+            route,
+            request.path,
+            response.status_code,
+            response.content_length,
+            g.began,
         )
+        streamed: Streamed | None = g.get("streamed")
+        if streamed is None:
+            observe.finished(metrics, line)
+            return response
+
+        def closed() -> None:
+            observe.finished(metrics, replace(line, status=streamed.status, size=streamed.size))
+
+        response.call_on_close(closed)
         return response
 
     @app.errorhandler(Refused)

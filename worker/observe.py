@@ -62,7 +62,7 @@ class Metrics:
         )
         self.duration = Histogram(
             "laya_request_seconds",
-            "From head read to answer made",
+            "From head read to answer made, or to the end of a stream",
             ["route"],
             buckets=SECONDS,
             registry=self.registry,

@@ -274,33 +274,31 @@ def test_what_is_no_request_is_refused_in_json(jev: Program, sent: bytes, status
     assert json.loads(body)["detail"]["error_type"] == "bad_request"
 
 
-def metric(client: Client, name: str) -> float:
-    """The value of the first metric whose line begins with `name`; 0 where there is none yet."""
+def metric(client: Client, name: str, label: str = "") -> float:
+    """The sum of a metric's values over the lines that have `label`."""
     lines = client.send("GET", "/metrics")[2].decode().splitlines()
-    return next((float(line.split()[-1]) for line in lines if line.startswith(name)), 0.0)
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(name) and label in line)
+
+
+def gone(client: Client) -> float:
+    """How many clients have left before their answer, once both counts of them say so; -1 before that."""
+    left = metric(client, "laya_clients_gone_total")
+    return left if left == metric(client, "laya_requests_total", 'status="499"') else -1
 
 
 def test_a_client_that_leaves_is_not_worked_for(jev: Program, client: Client) -> None:
-    def gone() -> float:
-        return metric(client, "laya_clients_gone_total")
-
-    before = gone()
+    before = gone(client)
     batch = json.dumps({"states": [STATE * 50] * 400, "questions": {"q": NOUL}, "stream": True}).encode()
     with connected(jev) as sock:
         sock.sendall(
             b"POST /v1/systemone/batch HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(batch) + batch
         )
         assert b" 200 " in status_line(sock)
-    wait_until(
-        lambda: gone() > before or client.get("/health")[0] != 200, 60, "the worker seeing that it is alone"
-    )
+    wait_until(lambda: gone(client) == before + 1, 60, "the worker seeing that it is alone")
 
 
 def test_a_stream_that_is_given_up_does_not_end_as_if_whole(jev: Program, client: Client) -> None:
-    def gone() -> float:
-        return metric(client, "laya_clients_gone_total")
-
-    before = gone()
+    before = gone(client)
     states = [f"{STATE} {i} " * 30 for i in range(400)]
     sent = json.dumps({"states": states, "questions": {"q": NOUL}, "stream": True}).encode()
     with connected(jev) as sock, sock.makefile("rb") as stream:
@@ -315,7 +313,31 @@ def test_a_stream_that_is_given_up_does_not_end_as_if_whole(jev: Program, client
         except ConnectionResetError:
             rest = b""
     assert not rest.endswith(b"0\r\n\r\n") and b"summary" not in rest
-    wait_until(lambda: gone() == before + 1, what="the client being counted")
+    wait_until(lambda: gone(client) == before + 1, what="the client being counted")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_batch_is_measured_state_by_state_and_logged_at_its_end(
+    jev: Program, client: Client, stream: bool
+) -> None:
+    def measured() -> dict[str, float]:
+        stages = [f'laya_stage_seconds_count{{stage="{name}"}}' for name in ("queue", "tokenize", "forward")]
+        return {name: metric(client, name) for name in (*stages, "laya_input_tokens_total")}
+
+    before = measured()
+    states = [f"{STATE} {stream} {i}" for i in range(40)] + [None]
+    sent = json.dumps({"states": states, "questions": {"q": NOUL}, "stream": stream}).encode()
+    id = f"measured-{stream}"
+    status, _, found = client.send("POST", "/v1/systemone/batch", sent, {"X-Request-Id": id})
+    assert status == 200
+    last = json.loads(found.splitlines()[-1])
+    tokens = (last["summary"] if stream else last["x_summary"])["usage"]["input_tokens"]
+    gained = {name: value - before[name] for name, value in measured().items()}
+    assert gained.pop("laya_input_tokens_total") == tokens
+    assert set(gained.values()) == {40}
+    wait_until(lambda: id in jev.output(), what="the request's line in the log")
+    (line,) = [json.loads(text) for text in jev.output().splitlines() if text.startswith("{") and id in text]
+    assert line["status"] == 200 and line["bytes"] == len(found)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
