@@ -20,7 +20,7 @@ from worker.rows import Logits, Row
 
 # On the CPU rows share a pass up to so many tokens. Measured for one row's part, the embedded model, one thread of a
 # busy two-core AMD EPYC virtual machine, 2026-11-30: rows of 16 tokens 39 ms alone, 10 ms sixteen together; rows of 64
-# 49 ms alone, 34 ms four together, 33 ms eight together. From 128 tokens a row company gains nothing, and it would wait.
+# 49 ms alone, 34 ms four together, 33 ms eight together. From 128 tokens a row company gains nothing, and waits.
 CPU_TOKENS = 256
 
 
