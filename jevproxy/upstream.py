@@ -19,39 +19,14 @@ from requests.adapters import HTTPAdapter
 from .body import RequestBody
 from .errors import BackendBroken, BackendUnreachable, BadRequest, ProxyError
 from .headers import Fields
+from .idle import IdleLimit
 from .response import ResponseReader
 from .sockets import Watch, peek
 
 # GET /health and GET /v1/models are outside admission: room for theirs beside the admitted exchanges' connections.
 SPARE_CONNECTIONS = 64
-# How long a backend's observed idle limit is believed.
-RELEARN = 60.0
 # Seconds between two looks at the idle connections.
 SWEEP = 0.5
-
-
-class IdleLimit:
-    """How long an idle connection may rest and still be used, in seconds.
-
-    A request that meets a connection in the moment its backend closes it cannot be saved: it may have been read,
-    and must not be sent twice. So the limit stays below the backend's own, which is learned where it shows: after
-    a close seen at some idle time, only half of that is believed, for RELEARN seconds.
-    """
-
-    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._configured = self._current = seconds
-        self._clock = clock
-        self._learned_at = 0.0
-
-    def allows(self, idle: float) -> bool:
-        if self._current < self._configured and self._clock() - self._learned_at > RELEARN:
-            self._current = self._configured
-        return idle < self._current
-
-    def closed_after(self, idle: float) -> None:
-        """The backend closed a connection that had been idle for so long, or less."""
-        self._current = min(self._current, idle / 2)
-        self._learned_at = self._clock()
 
 
 class _EarlyAnswer(Exception):
@@ -74,12 +49,19 @@ class _Kept:
             return False
         return super().is_connected if isinstance(self.sock, ssl.SSLSocket) else True  # type: ignore[misc]
 
+    def settles(self) -> float:
+        """Seconds to rest before it is used again. TLS shows a close only as it is used, so waiting tells nothing."""
+        return 0.0 if isinstance(self.sock, ssl.SSLSocket) else self.idle_limit.settles(self.rested)
+
     def outlived(self) -> bool:
         """Whether an idle connection rested too long, or a plain one was closed. Lets no other greenlet run."""
         self.rested = time.monotonic() - self.idle_since
         if not self.idle_limit.allows(self.rested):
             return True
-        if isinstance(self.sock, ssl.SSLSocket) or peek(self.sock) is None:
+        if isinstance(self.sock, ssl.SSLSocket):
+            return False
+        if peek(self.sock) is None:
+            self.idle_limit.lives_after(self.rested)
             return False
         self.idle_limit.closed_after(self.rested)  # closed, or bytes that nobody asked for
         return True
@@ -196,6 +178,11 @@ class BackendAdapter(HTTPAdapter):
         connection.idle_limit = self.idle_limit
         reused = connection.sock is not None
         try:
+            if reused and (rest := connection.settles()):
+                gevent.sleep(rest)
+                if not connection.is_connected:
+                    connection.close()
+                    reused = False
             if not reused:
                 _connect(connection)
             whole = _send(connection.sock, head, first, pieces, body)

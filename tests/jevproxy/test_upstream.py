@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from jevproxy.errors import BadRequest
-from jevproxy.upstream import RELEARN, IdleLimit, _head
+from jevproxy.idle import RELEARN, SETTLE, IdleLimit
+from jevproxy.upstream import _head
 from tests.backends import OK, Caller, Scripted, Seen, get, post, scripted
 from tests.jevproxy.conftest import Pair, assert_quiet
 from tests.servers import free_port, start_jevproxy, wait_until
@@ -239,6 +240,18 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def test_a_connection_settles_until_one_was_seen_to_live() -> None:
+    limit = IdleLimit(4.0)
+    assert limit.settles(0.0) == SETTLE and limit.settles(SETTLE) == 0.0
+    limit.lives_after(SETTLE / 2)
+    assert limit.settles(0.0) == SETTLE, "a shorter rest shows nothing"
+    limit.lives_after(SETTLE)
+    assert limit.settles(0.0) == 0.0
+    limit.closed_after(0.001)
+    assert not limit.allows(0.0), "after a close at once no connection is used again"
+    assert limit.settles(0.0) == SETTLE
 
 
 def test_the_idle_limit_goes_below_what_a_close_showed_and_comes_back() -> None:
