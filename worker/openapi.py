@@ -232,7 +232,9 @@ def _usage(laya: bool) -> Schema:
     """What a request cost, and by question what of it the model did not see."""
     counts = {"input_tokens": COUNT, "output_tokens": COUNT}
     if laya:
-        collapsed = _object({"total": COUNT, "distinct": COUNT, "tokens_per_option": COUNT})
+        # Null where the options are the same uncut: nothing shortened them.
+        per_option = {"type": ["integer", "null"], "minimum": 0}
+        collapsed = _object({"total": COUNT, "distinct": COUNT, "tokens_per_option": per_option})
         seen = {
             "state_tokens": COUNT,
             "state_tokens_dropped": COUNT,
