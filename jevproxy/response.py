@@ -113,6 +113,8 @@ class ResponseReader:
                 raise BackendBroken("protocol")
             searched = max(0, len(self._buffer) - self._at - 3)
             self._fill("closed" if not self._buffer else "cut")
+        if end.end() - self._at > HEAD_LIMIT:  # however large the pieces were in which it came
+            raise BackendBroken("protocol")
         head = self._buffer[self._at : end.start()].decode("latin-1")
         self._at = end.end()
         first, *lines = _LINE_END.split(head)

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from jevproxy.errors import BackendBroken
-from jevproxy.response import ResponseReader
+from jevproxy.response import HEAD_LIMIT, ResponseReader
 from tests.backends import Caller, Reply, get
 from tests.jevproxy.conftest import Pair
 from tests.jevproxy.scripts import BIG, GZIPPED, OVER_A_MIB
@@ -244,3 +244,26 @@ def test_a_callers_connection_reads_as_strictly(pair: Pair) -> None:
     with Caller(pair.proxy.url) as caller:
         reply: Reply = caller.ask(get("json_chunks"))
         assert reply.value("transfer-encoding") == "chunked" and reply.whole
+
+
+@pytest.mark.parametrize(("over", "taken"), [(0, True), (1, False)])
+def test_a_head_over_the_limit_is_refused_however_it_is_cut_into_pieces(over: int, taken: bool) -> None:
+    start, end = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-A: ", b"\r\n\r\n"
+    head = start + b"a" * (HEAD_LIMIT + over - len(start) - len(end)) + end
+
+    class Pieces:
+        """A socket that gives its bytes in large pieces, so that the last one holds both the limit and the end."""
+
+        given = 0
+
+        def recv(self, most: int) -> bytes:
+            size = min(most, 60_000)
+            piece = head[self.given : self.given + size]
+            self.given += len(piece)
+            return piece
+
+    if taken:
+        assert ResponseReader(Pieces(), "GET").finished
+    else:
+        with pytest.raises(BackendBroken):
+            ResponseReader(Pieces(), "GET")
