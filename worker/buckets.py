@@ -4,7 +4,9 @@ It knows lengths and counts. It must not know rows' owners, tensors or devices.
 """
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import accumulate, islice
 
 # Token lengths of the built-in buckets: fine where short decisions lie, since padding is pure cost there.
 LENGTHS = (32, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512, 768, 1024)
@@ -35,9 +37,10 @@ class Buckets:
             index += 1
         return self.lengths[index] if index < len(self.lengths) else None
 
-    def most(self, length: int) -> int:
-        """How many rows of at most `length` tokens one pass may take."""
-        return max(1, min(self.counts[-1], self.tokens // length))
+    def share(self, tokens: Iterable[int]) -> int:
+        """How many of the first rows, with so many `tokens` each, may share a pass."""
+        sums = islice(accumulate(tokens), self.counts[-1])
+        return max(1, sum(total <= self.tokens for total in sums))
 
     def count(self, rows: int) -> int:
         """The smallest bucket count for so many rows."""

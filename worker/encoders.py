@@ -152,7 +152,7 @@ def pack(part: nn.Module) -> None:
         return
     for module in part.modules():
         if isinstance(module, nn.Linear) and module.weight is not None:
-            module.packed = torch.ops.mkldnn._reorder_linear_weight(module.weight.detach(), 0)
+            module.packed = torch.ops.mkldnn._reorder_linear_weight(module.weight.detach(), 512)
             module.weight = None
 
 

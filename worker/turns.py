@@ -15,9 +15,12 @@ from typing import Any, Protocol
 from worker.buckets import Buckets
 from worker.rows import Logits, Row
 
-# A long pass takes at most twice its own time. In the simulated loads of test_turns.py less lets short rows wait,
-# and more makes long callers wait without end when short ones never stop.
+# A long pass takes about twice its own time at most, and one batch over. In the simulated loads of test_turns.py less
+# lets short rows wait, and more makes long callers wait without end when short ones never stop.
 OVERTAKING = 0.5
+# The part of that which a pass grants from its start; the rest comes with its steps. All at once lets callers that
+# never stop spend it in the first steps and then wait for a whole pass; none makes the first to come wait.
+AT_ONCE = 0.25
 # Seconds, well below the 10 after which SDKs give up.
 PATIENCE = 1.0
 
@@ -88,7 +91,8 @@ class Turns:
     def __init__(self, overtaking: float = OVERTAKING, patience: float = PATIENCE) -> None:
         """`overtaking`: the share of the device, below 1, that shorter rows may take while a long pass is under way.
 
-        Counted in tokens, as seconds are not known beforehand: at 0.5 a pass of 400 tokens lets 400 by.
+        Counted in tokens, as seconds are not known beforehand: at 0.5 a pass of 400 tokens lets 400 by, and the rest
+        of the batch that it let begin.
         `patience`: the seconds after which a waiting row starts before all others.
         """
         self.credit = overtaking / (1.0 - overtaking)
@@ -118,11 +122,13 @@ class Turns:
 
     def next(self, now: float) -> Turn | None:
         """The turn to take a step of now: the one that had the last step, a new one, or None if all is done."""
-        if not self.begun:
-            place = self._first(now)
-            return None if place is None else self._begin(place, place[0].buckets.most(place[1]))
-        place, most = self._shorter()
-        return self.begun[-1] if place is None else self._begin(place, most)
+        top = self.begun[-1] if self.begun else None
+        for place in self._order(now, None if top is None else top.longest):
+            jobs = self._waiting[place]
+            most = place[0].buckets.share(job.tokens for job in jobs)
+            if top is None or self._may_overtake(top, jobs[:most]):
+                return self._begin(place, most)
+        return top
 
     def _begin(self, place: tuple[Any, int], most: int) -> Turn:
         jobs = self._waiting.pop(place)
@@ -134,30 +140,23 @@ class Turns:
         self.begun.append(turn)
         return turn
 
-    def _first(self, now: float) -> tuple[Any, int] | None:
-        if not self._waiting:
-            return None
-        oldest = min(self._waiting, key=lambda place: self._waiting[place][0].since)
-        if now - self._waiting[oldest][0].since >= self.patience:
-            return oldest
-        return min(self._waiting, key=lambda place: (place[1], self._waiting[place][0].since))
+    def _order(self, now: float, below: int | None) -> Iterator[tuple[Any, int]]:
+        """Where the rows lie that go first, of those `below`: the oldest if it waited too long, then the shortest."""
+        places = [place for place in self._waiting if below is None or place[1] < below]
+        if places:
+            oldest = min(places, key=lambda place: self._waiting[place][0].since)
+            if now - self._waiting[oldest][0].since >= self.patience:
+                yield oldest
+            yield min(places, key=lambda place: (place[1], self._waiting[place][0].since))
 
-    def _shorter(self) -> tuple[tuple[Any, int] | None, int]:
-        """The shortest rows, and how many of them may overtake: less work than is left, and within every bound."""
-        if not self._waiting:
-            return None, 0
-        top = self.begun[-1]
-        place = min(self._waiting, key=lambda place: (place[1], self._waiting[place][0].since))
-        if place[1] >= top.longest:
-            return None, 0
-        room = min(top.share * top.tokens, *(self.credit * turn.tokens - turn.lost for turn in self.begun))
-        count = 0
-        for job in self._waiting[place][: place[0].buckets.most(place[1])]:
-            room -= job.tokens
-            if room < 0:
-                break
-            count += 1
-        return (place, count) if count else (None, 0)
+    def _may_overtake(self, top: Turn, jobs: Sequence[Job]) -> bool:
+        """Whether `jobs` are less work than is left, and every pass that has begun still lets some by.
+
+        All or none: half a batch now and half later costs more than the whole at once, and everybody pays.
+        """
+        return sum(job.tokens for job in jobs) <= top.share * top.tokens and all(
+            turn.lost < self.credit * turn.tokens * (1 - (1 - AT_ONCE) * turn.share) for turn in self.begun
+        )
 
     def end(self, turn: Turn) -> None:
         """`turn` is done, or given up."""

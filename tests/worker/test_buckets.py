@@ -23,9 +23,9 @@ def test_every_length_has_room_for_its_options() -> None:
 
 
 def test_a_pass_takes_as_many_rows_as_fit_its_tokens() -> None:
-    assert Buckets(tokens=256).most(64) == 4
-    assert Buckets(tokens=256).most(400) == 1
-    assert Buckets().most(32) == COUNTS[-1]
+    assert Buckets(tokens=256).share([64, 40, 100, 52, 1]) == 4
+    assert Buckets(tokens=256).share([400, 1]) == 1
+    assert Buckets().share([32] * 40) == COUNTS[-1]
 
 
 def test_the_smallest_count_that_holds_the_rows() -> None:

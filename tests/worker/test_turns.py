@@ -140,20 +140,21 @@ def begun_long(turns: Turns) -> Turn:
 
 
 def test_shorter_rows_overtake_within_their_share() -> None:
-    turns = Turns(overtaking=0.2)
+    turns = Turns(overtaking=0.5)
     long = begun_long(turns)
-    for _ in range(5):
+    for _ in range(9):
         turns.add(job(SHORT))
-    short = turns.next(0.1)
-    assert short is not None and short is not long
-    assert short.tokens == 2 * SHORT, "a quarter of the long row's tokens, and no more"
-    turns.end(short)
+    first = turns.next(0.1)
+    assert first is not None
+    assert first.tokens == 5 * SHORT, "a whole batch, though only a quarter of 400 may go by at once"
+    turns.end(first)
     assert turns.next(0.3) is long
-    long.share = 0.0
-    turns.end(long)
-    last = turns.next(0.5)
+    long.share = 0.6
+    assert turns.next(0.4) is long, "240 went by, and its steps have brought no more than 220"
+    long.share = 0.5
+    last = turns.next(0.6)
     assert last is not None
-    assert last.tokens == 3 * SHORT
+    assert last.tokens == 4 * SHORT
 
 
 def test_what_overtakes_twice_counts_for_both_that_it_overtook() -> None:
@@ -163,9 +164,31 @@ def test_what_overtakes_twice_counts_for_both_that_it_overtook() -> None:
     middle = turns.next(0.0)
     assert middle is not None and middle.longest == 200
     turns.add(job(SHORT))
+    assert turns.next(0.0) is middle, "the long row lets nothing more by yet"
+    long.share = 0.5
     short = turns.next(0.0)
     assert short is not None and short.longest == SHORT
     assert (long.lost, middle.lost) == (200 + SHORT, SHORT)
+
+
+def test_a_row_that_waited_too_long_overtakes_before_shorter_ones_if_it_may() -> None:
+    turns = Turns(overtaking=0.5, patience=1.0)
+    begun_long(turns)
+    for tokens, since in ((150, 0.0), (SHORT, 0.9)):
+        turns.add(job(tokens, since))
+    turn = turns.next(1.0)
+    assert turn is not None
+    assert turn.longest == 150
+
+
+def test_a_row_that_waited_too_long_and_may_not_overtake_holds_up_no_shorter_one() -> None:
+    turns = Turns(overtaking=0.5, patience=1.0)
+    begun_long(turns).share = 0.5
+    for tokens, since in ((300, 0.0), (SHORT, 0.9)):
+        turns.add(job(tokens, since))
+    turn = turns.next(1.0)
+    assert turn is not None
+    assert turn.longest == SHORT
 
 
 def test_nothing_overtakes_when_the_share_is_none() -> None:
