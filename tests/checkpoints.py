@@ -19,7 +19,7 @@ from transformers import BertConfig, BertModel, ModernBertConfig, ModernBertMode
 
 from worker.model import Decision
 
-# `base` has the work of a published encoder's base size.
+# `base` and `large` have the work a token of published encoders of these sizes.
 SIZES: dict[str, dict[str, int]] = {
     "tiny": {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 96},
     "base": {
@@ -27,6 +27,12 @@ SIZES: dict[str, dict[str, int]] = {
         "num_hidden_layers": 22,
         "num_attention_heads": 12,
         "intermediate_size": 1152,
+    },
+    "large": {
+        "hidden_size": 1024,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "intermediate_size": 2624,
     },
 }
 SPECIAL = ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]")

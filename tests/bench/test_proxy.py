@@ -103,20 +103,32 @@ def proxies(backend: str) -> dict[str, tuple[list[str | Path], str]]:
     return found
 
 
+def nginx_of(folder: Path, name: str, ports: dict[str, int]) -> Program:
+    """nginx with a configuration of the yardsticks'; it serves the last port that is named."""
+    folder.mkdir()
+    for part in ("body", "proxy", "f", "u", "s"):
+        (folder / part).mkdir()
+    site = (PEERS / name).read_text()
+    for written, port in ports.items():
+        site = site.replace(f"127.0.0.1:{written}", f"127.0.0.1:{port}")
+    return start_nginx(folder, site, f"http://127.0.0.1:{list(ports.values())[-1]}")
+
+
+def pin(pid: int, core: str) -> None:
+    for process in process_tree(pid):
+        os.sched_setaffinity(process, {int(core)})
+
+
 def test_proxy_table(tmp_path: Path) -> None:
     assert shutil.which("wrk"), "wrk is needed: apt-get install wrk"
-    backend_port, nginx_port = free_port(), free_port()
-    for folder in ["body", "proxy", "f", "u", "s"]:
-        (tmp_path / folder).mkdir()
-    site = (PEERS / "nginx.conf").read_text()
-    site = site.replace("127.0.0.1:8000", f"127.0.0.1:{backend_port}").replace(":8090", f":{nginx_port}")
-    site = site.replace("daemon off;", "").replace("error_log stderr warn;", "")
+    backend_port = free_port()
     backend = f"http://127.0.0.1:{backend_port}"
     samples: dict[tuple[str, int], list[Sample]] = {}
     with ExitStack() as stack:
-        nginx = stack.enter_context(start_nginx(tmp_path, site, backend))
-        for process in process_tree(nginx.pid):
-            os.sched_setaffinity(process, {int(LOAD_CORE)})
+        nginx = stack.enter_context(
+            nginx_of(tmp_path / "backend", "nginx_backend.conf", {"8000": backend_port})
+        )
+        pin(nginx.pid, LOAD_CORE)
         running = {}
         for name, (argv, port) in proxies(backend).items():
             url = f"http://127.0.0.1:{port}"
@@ -125,6 +137,9 @@ def test_proxy_table(tmp_path: Path) -> None:
             running[name] = stack.enter_context(
                 Program(pinned, settings, url=url, ready=lambda url=url: listens(url), cwd=tmp_path)  # type: ignore[misc]
             )
+        ports = {"8000": backend_port, "8090": free_port()}
+        running["nginx"] = stack.enter_context(nginx_of(tmp_path / "proxy", "nginx_proxy.conf", ports))
+        pin(running["nginx"].pid, PROXY_CORE)
         for _ in range(ROUNDS):
             for name, proxy in running.items():
                 for connections in CONNECTIONS:

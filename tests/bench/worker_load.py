@@ -17,7 +17,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +30,7 @@ WORDS = (  # noqa: SIM905
     "please send new one soon thanks"
 ).split()
 SIZES = {"short": 8, "long": 300}
+FOUR_AND_FOUR = {"short": 4, "long": 4}
 QUESTION = {
     "type": "choice",
     "instructions": "What is it?",
@@ -90,7 +91,8 @@ def alone(server: Server, count: int, seed: int) -> None:
             server.note("alone", kind, time.monotonic() - began, answered)
 
 
-def closed(server: Server, seconds: float, seed: int) -> None:
+def closed(server: Server, seconds: float, seed: int, callers: Mapping[str, int] = FOUR_AND_FOUR) -> None:
+    """So many callers of each kind, who ask again at once."""
     ended = time.monotonic() + seconds
 
     def caller(kind: str, number: int) -> None:
@@ -99,7 +101,11 @@ def closed(server: Server, seconds: float, seed: int) -> None:
             answered = server.ask(local, kind, chance)
             server.note("closed", kind, time.monotonic() - began, answered)
 
-    threads = [threading.Thread(target=caller, args=(kind, n)) for kind in SIZES for n in range(4)]
+    threads = [
+        threading.Thread(target=caller, args=(kind, n))
+        for kind, count in callers.items()
+        for n in range(count)
+    ]
     began = time.monotonic()
     for thread in threads:
         thread.start()

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import torch
 
-from tests.checkpoints import SIZES, write
+from tests.checkpoints import write
 from tests.servers import start_jevproxy, start_worker
 from tests.worker.models import difference, random_row, shares
 from worker import checkpoint
@@ -31,10 +31,6 @@ from worker.engine import Engine
 from worker.lane import Lane
 from worker.rows import Row
 
-SIZES.setdefault(
-    "large",
-    {"hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16, "intermediate_size": 2624},
-)
 # Largest change of a probability: by padding and company in fp32, and by bf16 layers against fp32.
 BOUNDS = {"fp32": 1e-4, "bf16": 0.05}
 TOKENS = 48
