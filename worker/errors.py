@@ -86,13 +86,6 @@ class TooManyTokens(Typed):
     status_code, error_type = 400, "max_tokens_exceeded"
 
 
-class LimitRefused(Refused):
-    """A count that the contract limits: 400 with plain words."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(400, words(message))
-
-
 @dataclass(frozen=True, slots=True)
 class FieldError:
     """One missing or mistyped field: where it is, what is wrong, and the kind as FastAPI names it."""
@@ -115,6 +108,18 @@ class FieldsRefused(Refused):
             for error in errors
         ]
         super().__init__(422, detail)
+
+
+class LimitRefused(Refused):
+    """A count out of its range, found under `at` in the body: 400 with plain words, as the hosted service answers."""
+
+    def __init__(self, message: str, *at: str | int) -> None:
+        super().__init__(400, words(message))
+        self.at = at
+
+    def as_field(self) -> FieldsRefused:
+        """The same as a wrong field."""
+        return FieldsRefused([FieldError(("body", *self.at), self.detail, "value_error")])
 
 
 class KeyMissing(Typed):

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from worker.errors import StartFailed
-from worker.server import Worker
+from worker.server import Worker, closed
 from worker.settings import environment
 
 try:
@@ -43,3 +43,16 @@ def on_starting(server: Any) -> None:
         sys.exit(
             "jevworker: the worker is one process of its own class: give gunicorn no --workers or --worker-class"
         )
+
+
+_taken: list[Any] = []
+
+
+def pre_fork(server: Any, worker: Worker) -> None:
+    """With LAYA_LISTEN=warm the port is the serving process's own: while none is warm, nobody listens there."""
+    if _settings.listen == "warm":
+        from worker.wsgi import warm
+
+        if not _taken:
+            _taken.append(closed(server.LISTENERS))
+        worker.open_when(warm.is_set, _taken[0])

@@ -93,7 +93,8 @@ def parse_batch(document: Any, wire: str = "jev") -> Batch:
     if len(states) * len(found) > MAX_BATCH_ROWS:
         raise LimitRefused(
             f"Too many decisions. {len(states)} states of {len(found)} questions were sent, "
-            f"at most {MAX_BATCH_ROWS} decisions are taken in a batch."
+            f"at most {MAX_BATCH_ROWS} decisions are taken in a batch.",
+            "states",
         )
     return Batch(document.get("model"), tuple(states), found, stream)
 
@@ -108,7 +109,8 @@ def check_state(state: Any, *at: str | int) -> None:
 def questions(given: dict[str, Any], wire: str) -> tuple[Question, ...]:
     """The questions of a request in the order sent; raises as `parse` does."""
     if len(given) > MAX_QUESTIONS:
-        raise LimitRefused(f"Too many questions. {len(given)} were sent, at most {MAX_QUESTIONS} are taken.")
+        message = f"Too many questions. {len(given)} were sent, at most {MAX_QUESTIONS} are taken."
+        raise LimitRefused(message, "questions")
     wrong: list[FieldError] = []
     found = [question for id, fields in given.items() if (question := _question(id, fields, wire, wrong))]
     if wrong:
@@ -236,19 +238,20 @@ def _labels(labels: Any, refuse: Refuse) -> tuple[str, str]:
 
 
 def _check_counts(question: Question, max_levels: int) -> None:
-    """The limits that the contract answers with 400 and plain words."""
+    """The limits on counts, which have a refusal of their own."""
     limits = {"choice": ("choices", MAX_CHOICES), "score": ("levels", max_levels)}
     name = f"Question '{words(question.id, 100)}', criteria"
+    at = ("questions", question.id, "criteria")
     if question.type == "noul":
         described = any(value not in (None, "") for value in (question.criteria or {}).values())
         if not described and question.instructions in ("", {}, []):
             raise LimitRefused(
-                f"Nothing to decide. {name}: a noul needs instructions or a described criterion."
+                f"Nothing to decide. {name}: a noul needs instructions or a described criterion.", *at
             )
         return
     what, most = limits[question.type]
     sent = len(question.criteria)
     if not sent:
-        raise LimitRefused(f"Too few {what}. {name}: at least 1 is needed.")
+        raise LimitRefused(f"Too few {what}. {name}: at least 1 is needed.", *at)
     if sent > most:
-        raise LimitRefused(f"Too many {what}. {name}: {sent} were sent, at most {most} are taken.")
+        raise LimitRefused(f"Too many {what}. {name}: {sent} were sent, at most {most} are taken.", *at)

@@ -9,8 +9,11 @@ has a time, after which the reading side is shut and 408 answered. And gunicorn 
 the last answer in its main loop, which serves everybody; here the thread that answered waits.
 """
 
+import errno
+import logging
 import socket
 import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from selectors import EVENT_READ
 from typing import Any
@@ -26,14 +29,61 @@ HEAD_S = 10.0
 LEAST_S = 1.0
 
 
+log = logging.getLogger("worker")
+
+
+def closed(listeners: Sequence[Any]) -> Any:
+    """In gunicorn's parent: gives up what it listens at, for a worker to listen there. The address.
+
+    gunicorn goes on with a socket that listens nowhere.
+    """
+    (listener,) = listeners
+    address = listener.getsockname()
+    listener.sock.close()
+    listener.sock = socket.socket(listener.FAMILY)
+    return address
+
+
 class Worker(ThreadWorker):
     """One process of threads. `_since`: connections that wait for a thread; `_due`: those whose head is being read."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._address: Any = None
+        self._warm: Callable[[], bool] = lambda: True
         self._since: dict[Any, float] = {}
         self._due: dict[Any, float] = {}
         self._late: set[Any] = set()
+
+    def open_when(self, warm: Callable[[], bool], address: Any) -> None:
+        """Before the process starts: it listens at `address` itself, when `warm` says so and not before."""
+        self._warm, self._address, self.sockets = warm, address, []
+
+    def set_accept_enabled(self, enabled: bool) -> None:
+        """Main loop, at least once a second until it is enabled."""
+        if self._address is not None and enabled and not self.sockets and not self._open():
+            return
+        super().set_accept_enabled(enabled)
+        if self._address is not None and not self.alive:
+            # What came too late is refused, and goes elsewhere; it would wait in vain for this process to accept it.
+            while self.sockets:
+                self.sockets.pop().close()
+
+    def _open(self) -> bool:
+        if not self._warm():
+            return False
+        family = socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET
+        try:
+            own = socket.create_server(self._address[:2], family=family, backlog=self.cfg.backlog)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            log.warning("the port is still taken: trying again")
+            return False
+        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sockets.append(own)
+        log.info("the port is open")
+        return True
 
     def enqueue_req(self, conn: Any) -> None:
         """Main loop: a new connection goes to the poller until its first byte, any other to a thread."""

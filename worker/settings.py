@@ -41,6 +41,7 @@ class Settings:
 
     host: str
     port: int
+    listen: str
     models: tuple[ModelSource, ...]
     device: str
     dtype: str
@@ -52,6 +53,7 @@ class Settings:
     patience: float
     wire: str
     overflow: str
+    limit_status: int
     api_key: str | None = field(repr=False)
     max_concurrent: int
     max_body_mb: float
@@ -156,6 +158,10 @@ def _threads(text: str) -> int:
     return _whole(1, 1024)(text) if text else 0
 
 
+def _status(text: str) -> int:
+    return int(_one_of("400", "422")(text))
+
+
 def _key(text: str) -> str | None:
     return text or None
 
@@ -179,6 +185,9 @@ KNOBS = (
          "where it listens"),
     Knob("LAYA_PORT", "port", "8000", _whole(0, 65535), "a port, 0 to 65535 (0 takes a free one)",
          "where it listens"),
+    Knob("LAYA_LISTEN", "listen", "at-once", _one_of("at-once", "warm"), "at-once or warm",
+         "when the port opens: at once, with 503 while the models load; or when they are warm, so that a balancer goes "
+         "to another worker meanwhile"),
     Knob("LAYA_MODELS", "models", EMBEDDED, _models,
          "name or name=source, comma-separated, each name once; known names: " + ", ".join(KNOWN),
          "the models to serve; a source is a directory or a hub id with optional @revision and #subfolder; "
@@ -202,6 +211,8 @@ KNOBS = (
          "the answers' form: the hosted contract's, or laya-serve's"),
     Knob("LAYA_OVERFLOW", "overflow", "truncate", _one_of("truncate", "refuse"), "truncate or refuse",
          "what happens to text that the model cannot see: cut and reported, or 400"),
+    Knob("LAYA_LIMIT_STATUS", "limit_status", "400", _status, "400 or 422",
+         "the answer to counts out of range: 400 with words, as the hosted service gives; or 422 with a field list"),
     Knob("LAYA_API_KEY", "api_key", "", _key, "any text", "the bearer key that requests must carry",
          shown="no key"),
     Knob("LAYA_MAX_CONCURRENT", "max_concurrent", "64", _whole(1, 10_000), "a whole number, 1 to 10000",

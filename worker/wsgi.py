@@ -24,6 +24,8 @@ log = logging.getLogger("worker")
 BOOT_FAILED = 3
 # After a device error: long enough for the waiting requests to get their 503s.
 LAST_WORDS_S = 3.0
+# Set when this process's models are there.
+warm = threading.Event()
 
 
 def main() -> None:
@@ -64,6 +66,7 @@ def build(settings: Settings) -> Any:
         except BaseException:
             log.exception("the models could not be loaded")
             _end()
+        warm.set()
         log.info("ready")
 
     threading.Thread(target=load, name="load", daemon=True).start()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -106,3 +109,27 @@ def test_gunicorn_options_that_it_cannot_work_with_stop_the_start(arguments: str
     assert ended.returncode == 1
     (line,) = [line for line in ended.stderr.splitlines() if "INFO" not in line]
     assert line.startswith("jevworker: ") and "--workers" in line
+
+
+def before_health(url: str) -> set[int | None]:
+    """What GET /health gave until it was 200; None where nobody answered."""
+    found = set()
+    while (status := status_of(url)) != 200:
+        found.add(status)
+        time.sleep(0.02)
+    return found
+
+
+def test_a_port_that_opens_when_it_is_warm_refuses_until_then() -> None:
+    """At the start, and again after its process was killed: a balancer goes elsewhere meanwhile."""
+    url = f"http://127.0.0.1:{free_port()}"
+    settings = {"LAYA_PORT": url.rpartition(":")[2], "LAYA_DEVICE": "cpu", "LAYA_LISTEN": "warm"}
+    with Program([BIN / "jevworker"], settings, url=url, ready=lambda: True) as program:
+        assert before_health(url) == {None}
+        (serving,) = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split()
+        os.kill(int(serving), signal.SIGKILL)
+        assert before_health(url) == {None}
+        client = Client(url)
+        assert client.get("/health")[1]["status"] == "ok"
+        client.close()
+        assert program.stop() == 0

@@ -75,6 +75,7 @@ def test_values() -> None:
         ("LAYA_ROW_CACHE", "1e3"),
         ("LAYA_WIRE", "openai"),
         ("LAYA_OVERFLOW", "drop"),
+        ("LAYA_LIMIT_STATUS", "404"),
         ("LAYA_MAX_CONCURRENT", "0"),
         ("LAYA_MAX_BODY_MB", "inf"),
         ("LAYA_BODY_TIMEOUT", "nan"),
