@@ -6,7 +6,8 @@ models.
 gunicorn reads a request's head on a blocking socket without a deadline, so that a few clients that send half a head
 would take every thread. Here a connection without a byte waits in the poller, where it costs no thread, and a head
 has a time, after which the reading side is shut and 408 answered. And gunicorn waits for a client to close after
-the last answer in its main loop, which serves everybody; here the thread that answered waits.
+the last answer in its main loop, which serves everybody; here the thread that answered waits. And gunicorn's parent
+listens before a worker can serve; here a worker can be told to listen itself, when it is warm.
 """
 
 import errno
@@ -27,7 +28,6 @@ from worker.refusals import refuse
 HEAD_S = 10.0
 # What a head that waited that long for a thread still gets: whoever sent it whole is served.
 LEAST_S = 1.0
-
 
 log = logging.getLogger("worker")
 
@@ -57,7 +57,8 @@ class Worker(ThreadWorker):
 
     def open_when(self, warm: Callable[[], bool], address: Any) -> None:
         """Before the process starts: it listens at `address` itself, when `warm` says so and not before."""
-        self._warm, self._address, self.sockets = warm, address, []
+        self._warm, self._address = warm, address
+        self.sockets: list[Any] = []
 
     def set_accept_enabled(self, enabled: bool) -> None:
         """Main loop, at least once a second until it is enabled."""

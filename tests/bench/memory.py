@@ -2,7 +2,7 @@
 
     python -m tests.bench.memory [--requests 10000]
 
-The embedded model; texts of 1 to 300 words, 1 to 4 questions of 1 to 12 options or levels, four callers.
+The embedded model; texts of 1 to 60 words, 1 to 4 questions of 1 to 12 options or levels, four callers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def document(chance: random.Random) -> bytes:
         }
 
     questions = {f"q{n}": question() for n in range(chance.randint(1, 4))}
-    return json.dumps({"state": text(300), "questions": questions}).encode()
+    return json.dumps({"state": text(60), "questions": questions}).encode()
 
 
 def ask(port: int, seed: str, times: int) -> None:

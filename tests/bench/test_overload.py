@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 from tests.bench.worker_load import Server, arrivals, quantile
-from tests.servers import start_worker, status_of
+from tests.servers import ROOT, start_worker
 
 SECONDS = float(os.environ.get("JEVPROXY_BENCH_SECONDS", "60"))
 LOADS = (0.9, 1.1, 1.5)
@@ -46,8 +48,6 @@ def offer(server: Server, rate: float, seconds: float) -> tuple[list[float], lis
     """An open loop: seconds from due time to answer of the answered and of the refused, and those of GET /health."""
     answered: list[float] = []
     refused: list[float] = []
-    health: list[float] = []
-    done = threading.Event()
     local = threading.local()
     start = time.monotonic()
 
@@ -55,21 +55,21 @@ def offer(server: Server, rate: float, seconds: float) -> tuple[list[float], lis
         good = server.ask(local, "short", random.Random(f"{rate} {number}"))
         (answered if good else refused).append(time.monotonic() - start - due)
 
-    def ask_health() -> None:
-        while not done.wait(0.5):
-            began = time.monotonic()
-            assert status_of(server.program.url) == 200
-            health.append(time.monotonic() - began)
-
-    watcher = threading.Thread(target=ask_health)
-    watcher.start()
+    # A process of its own: the senders' threads would hold up one of theirs.
+    watcher = subprocess.Popen(
+        [sys.executable, "-m", "tests.bench.health", server.program.url],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     with ThreadPoolExecutor(SENDERS) as pool:
         for number, (due, _) in enumerate(arrivals({"short": rate}, seconds, seed=1)):
             time.sleep(max(0.0, start + due - time.monotonic()))
             pool.submit(request, due, number)
-    done.set()
-    watcher.join()
-    return answered, refused, health
+    health, _ = watcher.communicate()
+    assert watcher.returncode == 0
+    return answered, refused, [float(line) for line in health.split()]
 
 
 def test_overload_table() -> None:

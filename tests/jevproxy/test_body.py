@@ -249,7 +249,8 @@ def test_a_hundred_megabytes_pass_with_flat_memory(roomy: Pair, framing: str) ->
             if framing == "chunks":
                 caller.send(b"0\r\n\r\n")
             assert caller.reply().status == 200
-    assert resident(worker) - before < 24 * MIB
+    # Measured 2026-11-30: 0.2 to 2.9 MB.
+    assert resident(worker) - before < 8e6
 
 
 def test_slow_uploads_take_nothing_from_others(pair: Pair) -> None:
