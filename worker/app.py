@@ -45,8 +45,6 @@ MULTIPART = "multipart/"
 LEFTOVER, LEFTOVER_S = 1 << 16, 1.0
 # What nginx logs for a client that left before its answer; nobody receives it.
 CLIENT_CLOSED = 499
-# The status of wrong fields, which counts out of range have with LAYA_LIMIT_STATUS=422.
-FIELD_STATUS = 422
 
 
 @dataclass
@@ -254,7 +252,7 @@ def create_app(settings: Settings, serving: Serving) -> Flask:
 
     @app.errorhandler(Refused)
     def refuse(refused: Refused) -> Response:
-        if isinstance(refused, LimitRefused) and settings.limit_status == FIELD_STATUS:
+        if isinstance(refused, LimitRefused) and refused.status != settings.limit_status:
             refused = refused.as_field()
         response = answer(refused.body(), refused.status)
         if refused.retry_after is not None:

@@ -167,7 +167,7 @@ class Engine:
         else:
             self.buckets = (buckets or Buckets()).up_to(checkpoint.config.max_len)
         if device.type == "cpu" and checkpoint.dtype == "fp32":
-            # Measured: 1.2 times as fast as the plain order on two cores, for short rows and for long ones.
+            # Measured on two cores: 1.5 times as fast as the plain order for short rows, 1.2 times for long ones.
             checkpoint.steps.pack()
         self.graphs: Graphs | None = None
         if recorder is not None:

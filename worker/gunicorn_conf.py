@@ -6,9 +6,12 @@ It knows gunicorn's names for the settings. It must not know models.
 import sys
 from typing import Any
 
+from gunicorn import systemd
+
 from worker.errors import StartFailed
 from worker.server import Worker, closed
 from worker.settings import environment
+from worker.wsgi import warm
 
 try:
     _settings = environment()
@@ -37,22 +40,29 @@ loglevel = _settings.log_level
 proc_name = "jevworker"
 
 
+# The address at which the serving process listens by itself, with LAYA_LISTEN=warm.
+_own: list[Any] = []
+
+
 def on_starting(server: Any) -> None:
     """GUNICORN_CMD_ARGS and gunicorn's own command line go before this file: what they may not change is refused."""
     if server.cfg.workers != 1 or server.cfg.worker_class is not Worker:
         sys.exit(
             "jevworker: the worker is one process of its own class: give gunicorn no --workers or --worker-class"
         )
+    places = server.cfg.address
+    plain = len(places) == 1 and isinstance(places[0], tuple) and not server.cfg.reuse_port
+    if _settings.listen == "warm" and (not plain or systemd.listen_fds(unset_environment=False)):
+        sys.exit("jevworker: LAYA_LISTEN=warm is for one address and port, that nobody else holds")
 
 
-_taken: list[Any] = []
+def when_ready(server: Any) -> None:
+    """The parent listens: with LAYA_LISTEN=warm no longer."""
+    if _settings.listen == "warm":
+        _own.append(closed(server.LISTENERS[0]))
 
 
 def pre_fork(server: Any, worker: Worker) -> None:
     """With LAYA_LISTEN=warm the port is the serving process's own: while none is warm, nobody listens there."""
-    if _settings.listen == "warm":
-        from worker.wsgi import warm
-
-        if not _taken:
-            _taken.append(closed(server.LISTENERS))
-        worker.open_when(warm.is_set, _taken[0])
+    if _own:
+        worker.open_when(warm.is_set, _own[0])

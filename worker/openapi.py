@@ -29,7 +29,7 @@ def describe(settings: Settings) -> dict[str, Any]:
             + (", in laya-serve's wire." if settings.wire == "laya" else "."),
         },
         "paths": _paths(),
-        "components": {"schemas": _schemas(settings), "responses": _responses()},
+        "components": {"schemas": _schemas(settings), "responses": _responses(settings)},
     }
     if settings.api_key:
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
@@ -89,15 +89,16 @@ def _operation(
     return operation
 
 
-def _responses() -> dict[str, Any]:
+def _responses(settings: Settings) -> dict[str, Any]:
+    counts = {settings.limit_status: ", or a count is out of range"}
     meanings = {
-        "400": ("a limit, an unknown model, or more tokens than the model takes", "Error"),
+        "400": ("an unknown model, or more tokens than the model takes" + counts.get(400, ""), "Error"),
         "401": ("the key is wrong", "Error"),
         "403": ("no key was sent", "Error"),
         "408": ("the body did not arrive in time", "Error"),
         "413": ("the body is too large", "Error"),
         "415": ("a coding or a medium that is not read", "Error"),
-        "422": ("fields are missing or mistyped", "FieldErrors"),
+        "422": ("fields are missing or mistyped" + counts.get(422, ""), "FieldErrors"),
         "500": ("a fault of the worker", "Error"),
         "503": ("overloaded, loading, or the device failed", "Error"),
     }

@@ -10,15 +10,16 @@ the last answer in its main loop, which serves everybody; here the thread that a
 listens before a worker can serve; here a worker can be told to listen itself, when it is warm.
 """
 
-import errno
-import logging
+import os
 import socket
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from selectors import EVENT_READ
 from typing import Any
 
+from gunicorn.arbiter import Arbiter
 from gunicorn.util import close_graceful
 from gunicorn.workers.gthread import ThreadWorker
 
@@ -29,18 +30,22 @@ HEAD_S = 10.0
 # What a head that waited that long for a thread still gets: whoever sent it whole is served.
 LEAST_S = 1.0
 
-log = logging.getLogger("worker")
+
+def bound(address: Any) -> socket.socket:
+    """A socket with the address, as gunicorn makes them, that does not listen yet."""
+    found = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    found.bind(address)
+    return found
 
 
-def closed(listeners: Sequence[Any]) -> Any:
-    """In gunicorn's parent: gives up what it listens at, for a worker to listen there. The address.
-
-    gunicorn goes on with a socket that listens nowhere.
-    """
-    (listener,) = listeners
+def closed(listener: Any) -> Any:
+    """In gunicorn's parent: it listens no more, for a worker to do so. The address, which stays taken."""
     address = listener.getsockname()
     listener.sock.close()
-    listener.sock = socket.socket(listener.FAMILY)
+    listener.sock = bound(address)
+    listener.sock.set_inheritable(True)
     return address
 
 
@@ -62,29 +67,34 @@ class Worker(ThreadWorker):
 
     def set_accept_enabled(self, enabled: bool) -> None:
         """Main loop, at least once a second until it is enabled."""
-        if self._address is not None and enabled and not self.sockets and not self._open():
-            return
+        if enabled and not self.sockets:
+            if not self._warm():
+                return
+            self.sockets.append(self._listening())
         super().set_accept_enabled(enabled)
-        if self._address is not None and not self.alive:
-            # What came too late is refused, and goes elsewhere; it would wait in vain for this process to accept it.
-            while self.sockets:
-                self.sockets.pop().close()
+        if not self.alive or self.ppid != os.getppid():
+            self._leave()
 
-    def _open(self) -> bool:
-        if not self._warm():
-            return False
-        family = socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET
+    def _listening(self) -> socket.socket:
         try:
-            own = socket.create_server(self._address[:2], family=family, backlog=self.cfg.backlog)
+            own = bound(self._address)
+            own.listen(self.cfg.backlog)
         except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
-            log.warning("the port is still taken: trying again")
-            return False
-        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.sockets.append(own)
-        log.info("the port is open")
-        return True
+            self.log.error("cannot listen at %s: %s", self._address, error.strerror)
+            # gunicorn's parent then ends too, and whoever supervises it starts it again.
+            sys.exit(Arbiter.WORKER_BOOT_ERROR)
+        self.log.info("the port is open")
+        return own
+
+    def _leave(self) -> None:
+        """Whoever connected in time is served; whoever comes later is refused at once, and can go elsewhere."""
+        for listener in self.sockets:
+            before = -1
+            while self.nr_conns != before:
+                before = self.nr_conns
+                self.accept(listener)
+            listener.close()
+        self.sockets = []
 
     def enqueue_req(self, conn: Any) -> None:
         """Main loop: a new connection goes to the poller until its first byte, any other to a thread."""

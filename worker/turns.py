@@ -5,11 +5,12 @@ clocks, tensors or requests.
 
 The shortest rows go first, and a pass of long rows that has begun stops between two steps for shorter ones. Two
 bounds keep long rows moving: shorter rows may take only a share of the device from a pass that has begun, and a
-row that has waited for `patience` seconds starts before all others.
+row that has waited for `patience` seconds starts before the shorter ones.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Protocol
 
 from worker.buckets import Buckets
@@ -126,7 +127,9 @@ class Turns:
         for place in self._order(now, None if top is None else top.longest):
             jobs = self._waiting[place]
             most = place[0].buckets.share(job.tokens for job in jobs)
-            if top is None or self._may_overtake(top, jobs[:most]):
+            if top is not None:
+                most = self._may_overtake(top, jobs[:most])
+            if most:
                 return self._begin(place, most)
         return top
 
@@ -149,14 +152,16 @@ class Turns:
                 yield oldest
             yield min(places, key=lambda place: (place[1], self._waiting[place][0].since))
 
-    def _may_overtake(self, top: Turn, jobs: Sequence[Job]) -> bool:
-        """Whether `jobs` are less work than is left, and every pass that has begun still lets some by.
+    def _may_overtake(self, top: Turn, jobs: Sequence[Job]) -> int:
+        """How many of `jobs` may overtake: as many as are less work than is left, if every pass lets some by.
 
-        All or none: half a batch now and half later costs more than the whole at once, and everybody pays.
+        The batch that uses up what a pass lets by goes as a whole: its second half alone would cost more.
         """
-        return sum(job.tokens for job in jobs) <= top.share * top.tokens and all(
-            turn.lost < self.credit * turn.tokens * (1 - (1 - AT_ONCE) * turn.share) for turn in self.begun
-        )
+        for turn in self.begun:
+            if turn.lost >= self.credit * turn.tokens * (1 - (1 - AT_ONCE) * turn.share):
+                return 0
+        sums = accumulate(job.tokens for job in jobs)
+        return sum(total <= top.share * top.tokens for total in sums)
 
     def end(self, turn: Turn) -> None:
         """`turn` is done, or given up."""

@@ -51,7 +51,7 @@ def build(settings: Settings) -> Any:
 
     def load() -> None:
         try:
-            # torch takes seconds to import; until then the port says that it is loading.
+            # torch takes seconds to import; until then the port says that it is loading, if it is open.
             from worker import loading
 
             lane = Lane(

@@ -14,7 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import BIN, Program, clean_environment, free_port, start_worker, status_of
+from tests.servers import (
+    BIN,
+    Program,
+    clean_environment,
+    free_port,
+    start_worker,
+    status_of,
+    wait_until,
+)
 from tests.worker.conftest import Client
 
 # More than the worker has threads: LAYA_MAX_CONCURRENT and 16.
@@ -95,9 +103,23 @@ def test_clients_that_do_not_close_hold_up_nobody(small: Program) -> None:
         assert time.monotonic() - began < 30
 
 
-@pytest.mark.parametrize("arguments", ["--workers 2", "-k gevent", "-k sync", "--worker-class gthread"])
-def test_gunicorn_options_that_it_cannot_work_with_stop_the_start(arguments: str) -> None:
-    settings = {"LAYA_PORT": str(free_port()), "LAYA_DEVICE": "cpu", "GUNICORN_CMD_ARGS": arguments}
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ("--workers 2", "--workers"),
+        ("-k gevent", "--workers"),
+        ("--worker-class gthread", "--workers"),
+        ("--reuse-port", "LAYA_LISTEN"),
+        ("-b 127.0.0.1:0 -b 127.0.0.1:0", "LAYA_LISTEN"),
+    ],
+)
+def test_gunicorn_options_that_it_cannot_work_with_stop_the_start(arguments: str, named: str) -> None:
+    settings = {
+        "LAYA_PORT": str(free_port()),
+        "LAYA_DEVICE": "cpu",
+        "LAYA_LISTEN": "warm",
+        "GUNICORN_CMD_ARGS": arguments,
+    }
     ended = subprocess.run(
         [BIN / "jevworker"],
         env={**clean_environment({}), **settings},
@@ -108,7 +130,7 @@ def test_gunicorn_options_that_it_cannot_work_with_stop_the_start(arguments: str
     )
     assert ended.returncode == 1
     (line,) = [line for line in ended.stderr.splitlines() if "INFO" not in line]
-    assert line.startswith("jevworker: ") and "--workers" in line
+    assert line.startswith("jevworker: ") and named in line
 
 
 def before_health(url: str) -> set[int | None]:
@@ -133,3 +155,15 @@ def test_a_port_that_opens_when_it_is_warm_refuses_until_then() -> None:
         assert client.get("/health")[1]["status"] == "ok"
         client.close()
         assert program.stop() == 0
+
+
+def test_a_port_that_somebody_took_meanwhile_ends_the_start() -> None:
+    """Not a worker that is warm and that nobody can reach."""
+    url = f"http://127.0.0.1:{free_port()}"
+    settings = {"LAYA_PORT": url.rpartition(":")[2], "LAYA_DEVICE": "cpu", "LAYA_LISTEN": "warm"}
+    with Program([BIN / "jevworker"], settings, url=url, ready=lambda: True) as program:
+        wait_until(lambda: "Booting worker" in program.output(), what="the fork")
+        taken = socket.create_server(("127.0.0.1", program.port))
+        assert program.wait(120) == 3
+        taken.close()
+        assert "cannot listen" in program.output()

@@ -206,6 +206,17 @@ def test_nothing_overtakes_a_pass_that_is_almost_done() -> None:
     assert turns.next(0.0) is long
 
 
+def test_no_more_overtake_than_is_left_of_the_pass() -> None:
+    """However many wait: those that are less work than what is left go by, and the others wait for it."""
+    turns = Turns()
+    begun_long(turns).share = 0.3
+    for _ in range(5):
+        turns.add(job(SHORT))
+    turn = turns.next(0.0)
+    assert turn is not None
+    assert turn.tokens == 2 * SHORT
+
+
 def test_equal_lengths_do_not_overtake() -> None:
     turns = Turns()
     long = begun_long(turns)
