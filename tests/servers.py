@@ -175,6 +175,18 @@ def start_worker(port: int | None = None, **settings: str) -> Program:
     return Program([BIN / "jevworker"], named, url=url, ready=lambda: status_of(url) == 200)
 
 
+def serving(pid: int) -> int:
+    """The process that serves, under a gunicorn with one worker."""
+    (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(child)
+
+
+def memory(pid: int, field: str) -> int:
+    """Bytes that a process has in memory (VmRSS), or the most that it ever had (VmHWM)."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition(f"{field}:")[2].split()[0]) * 1024
+
+
 def nginx_path() -> str:
     """Debian puts it outside the usual PATH. `.ci/run` installs it where it is missing."""
     for folder in [*os.environ.get("PATH", "").split(os.pathsep), "/usr/sbin", "/usr/local/sbin"]:

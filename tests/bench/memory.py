@@ -12,10 +12,9 @@ import http.client
 import json
 import random
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from tests.bench.worker_load import WORDS
-from tests.servers import start_worker
+from tests.servers import memory, serving, start_worker
 
 CALLERS = 4
 
@@ -54,11 +53,6 @@ def ask(port: int, seed: str, times: int) -> None:
     link.close()
 
 
-def resident_mib(pid: int) -> int:
-    (child, *_) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return int(Path(f"/proc/{child}/status").read_text().partition("VmRSS:")[2].split()[0]) // 1024
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -67,12 +61,12 @@ def main() -> None:
     asked = parser.parse_args()
     print("| requests | resident MiB |\n| --- | --- |")
     with start_worker() as worker, ThreadPoolExecutor(CALLERS) as pool:
-        print(f"| 0 | {resident_mib(worker.pid)} |", flush=True)
+        print(f"| 0 | {memory(serving(worker.pid), 'VmRSS') >> 20} |", flush=True)
         for thousand in range(1, asked.requests // 1000 + 1):
             list(
                 pool.map(lambda n, t=thousand: ask(worker.port, f"{t} {n}", 1000 // CALLERS), range(CALLERS))
             )
-            print(f"| {thousand * 1000} | {resident_mib(worker.pid)} |", flush=True)
+            print(f"| {thousand * 1000} | {memory(serving(worker.pid), 'VmRSS') >> 20} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -11,19 +11,11 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from tests.bench.worker_load import SIZES, Server, closed, quantile
-from tests.servers import start_worker
+from tests.servers import memory, serving, start_worker
 
 CALLERS = 8
-
-
-def peak_mib(pid: int) -> int:
-    """The most memory that the serving process under `pid` ever had, in MiB."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    status = Path(f"/proc/{children[0]}/status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0]) // 1024
 
 
 def measure(name: str, source: str, seconds: float) -> Iterator[str]:
@@ -37,7 +29,7 @@ def measure(name: str, source: str, seconds: float) -> Iterator[str]:
             waits = server.waits["closed", kind]
             rate = len(waits) / server.spans["closed"]
             yield (
-                f"| {name} | {started:.0f} | {peak_mib(worker.pid)} | {kind} | {rate:.1f} "
+                f"| {name} | {started:.0f} | {memory(serving(worker.pid), 'VmHWM') >> 20} | {kind} | {rate:.1f} "
                 f"| {quantile(waits, 0.5) * 1e3:.0f} | {quantile(waits, 0.99) * 1e3:.0f} |"
             )
 

@@ -6,13 +6,12 @@ import random
 import socket
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.backends import Caller, Scripted, Seen, chunked, post, scripted
 from tests.jevproxy.conftest import Pair, assert_quiet
-from tests.servers import start_jevproxy, wait_until
+from tests.servers import memory, serving, start_jevproxy, wait_until
 
 MIB = 1 << 20
 
@@ -211,23 +210,12 @@ def roomy() -> Iterator[Pair]:
         assert_quiet(proxy)
 
 
-def resident(pid: int) -> int:
-    """Bytes of memory that a process has ever had resident at once."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
-
-
-def worker_of(pid: int) -> int:
-    (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return int(child)
-
-
 @pytest.mark.parametrize("framing", ["length", "chunks", "download"])
 def test_a_hundred_megabytes_pass_with_flat_memory(roomy: Pair, framing: str) -> None:
     with roomy.caller() as caller:  # what a first request loads is not counted
         assert caller.ask(post()).status == 200
-    worker = worker_of(roomy.proxy.pid)
-    before = resident(worker)
+    worker = serving(roomy.proxy.pid)
+    before = memory(worker, "VmHWM")
     piece = random.Random(2).randbytes(MIB)
     with roomy.caller() as caller:
         if framing == "download":
@@ -250,7 +238,7 @@ def test_a_hundred_megabytes_pass_with_flat_memory(roomy: Pair, framing: str) ->
                 caller.send(b"0\r\n\r\n")
             assert caller.reply().status == 200
     # Measured 2026-11-30: 0.2 to 2.9 MB.
-    assert resident(worker) - before < 8e6
+    assert memory(worker, "VmHWM") - before < 8e6
 
 
 def test_slow_uploads_take_nothing_from_others(pair: Pair) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from tests.checkpoints import write
+from tests.servers import memory
 from tests.worker.models import by_laya, difference, random_row, shares
 from worker import checkpoint, engine
 from worker.buckets import Buckets
@@ -228,11 +230,6 @@ def test_rows_of_one_token(plain: Engine) -> None:
     assert len(plain.run([Row((5,), (0,), 0)])[0].options) == 1
 
 
-def resident() -> int:
-    """Bytes of this process in memory."""
-    return int(Path("/proc/self/status").read_text().split("VmRSS:")[1].split()[0]) * 1024
-
-
 def test_memory_is_flat_over_rows_of_every_shape(tmp_path: Path) -> None:
     chance, lane = random.Random(12), Lane(cache_rows=50)
     tiny = Engine(checkpoint.load(str(write(tmp_path / "tiny")), "cpu", "fp32"))
@@ -242,7 +239,7 @@ def test_memory_is_flat_over_rows_of_every_shape(tmp_path: Path) -> None:
             lane.run(tiny, [random_row(chance, chance.randrange(2, 120), chance.randrange(1, 20))])
 
     ask(900)  # oneDNN keeps primitives for every shape it has seen, up to 1,024 of them
-    before = resident()
+    before = memory(os.getpid(), "VmRSS")
     ask(900)
-    assert resident() - before < 40e6
+    assert memory(os.getpid(), "VmRSS") - before < 40e6
     assert len(lane._cache) == 50

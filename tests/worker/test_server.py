@@ -10,7 +10,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -19,6 +18,7 @@ from tests.servers import (
     Program,
     clean_environment,
     free_port,
+    serving,
     start_worker,
     status_of,
     wait_until,
@@ -148,8 +148,7 @@ def test_a_port_that_opens_when_it_is_warm_refuses_until_then() -> None:
     settings = {"LAYA_PORT": url.rpartition(":")[2], "LAYA_DEVICE": "cpu", "LAYA_LISTEN": "warm"}
     with Program([BIN / "jevworker"], settings, url=url, ready=lambda: True) as program:
         assert before_health(url) == {None}
-        (serving,) = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split()
-        os.kill(int(serving), signal.SIGKILL)
+        os.kill(serving(program.pid), signal.SIGKILL)
         assert before_health(url) == {None}
         client = Client(url)
         assert client.get("/health")[1]["status"] == "ok"
