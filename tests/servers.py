@@ -126,6 +126,10 @@ class Program:
         size = os.fstat(self._output.fileno()).st_size
         return os.pread(self._output.fileno(), size, 0).decode(errors="replace")
 
+    def lines(self) -> list[str]:
+        """The whole lines of `output`: a line that is being written can be seen by its beginning."""
+        return self.output().split("\n")[:-1]
+
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
 

@@ -114,6 +114,28 @@ def test_all_are_rolled_under_load(host: Host) -> None:
     assert " down;" not in host.site_file.read_text()
 
 
+def test_nginx_never_finds_half_a_site(tmp_path: Path) -> None:
+    """A reload command returns before nginx has read: the file that it may be reading is never written into."""
+    site, seen = tmp_path / "site.conf", tmp_path / "seen"
+    seen.mkdir()
+    linked = tmp_path / "enabled.conf"
+    linked.symlink_to(site)
+    with start_worker(LAYA_THREADS="1") as one, start_worker(LAYA_THREADS="1") as other:
+        before = sites.inner_site(free_port(), [one.port, other.port, free_port()])
+        site.write_text(before)
+        site.chmod(0o640)
+        command = [sys.executable, str(ROOT / "deploy" / "roll"), str(one.port), str(other.port)]
+        command += ["--site", str(linked), "--restart", "true", "--settle", "0"]
+        # The reload keeps hold of the file that is there, and looks at it only when all is over.
+        command += ["--reload", f"sh -c 'ln {site} {seen}/$(ls {seen} | wc -l)'"]
+        subprocess.run(command, env=clean_environment({"PATH": os.environ["PATH"]}), check=True)
+    down = [before.replace(f":{port} max_fails=1 fail_timeout=2s", f":{port} max_fails=1 fail_timeout=2s down")
+            for port in (one.port, other.port)]  # fmt: skip
+    assert [path.read_text() for path in sorted(seen.iterdir())] == [down[0], before, down[1], before]
+    assert linked.is_symlink() and site.read_text() == before and site.stat().st_mode & 0o777 == 0o640
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["enabled.conf", "seen", "site.conf"]
+
+
 def test_with_none_left_the_answer_is_json(host: Host) -> None:
     for worker in host.workers.values():
         worker.kill()

@@ -43,7 +43,7 @@ class Pair:
         lines: list[str] = []
 
         def found() -> bool:
-            lines[:] = [line for line in self.proxy.output().splitlines() if f'"id":"{request_id}"' in line]
+            lines[:] = [line for line in self.proxy.lines() if f'"id":"{request_id}"' in line]
             return bool(lines)
 
         wait_until(found, what=f"a log line for {request_id}")
@@ -93,8 +93,6 @@ def backend_of_seconds() -> Iterator[Pair]:
 def assert_quiet(proxy: Program) -> None:
     """Nothing but gunicorn's own news and the access log was written."""
     odd = [
-        line
-        for line in proxy.output().splitlines()
-        if not line.startswith("{") and "[INFO]" not in line and line.strip()
+        line for line in proxy.lines() if not line.startswith("{") and "[INFO]" not in line and line.strip()
     ]
     assert not odd, "\n".join(odd[:40])

@@ -335,8 +335,12 @@ def test_a_batch_is_measured_state_by_state_and_logged_at_its_end(
     gained = {name: value - before[name] for name, value in measured().items()}
     assert gained.pop("laya_input_tokens_total") == tokens
     assert set(gained.values()) == {40}
-    wait_until(lambda: id in jev.output(), what="the request's line in the log")
-    (line,) = [json.loads(text) for text in jev.output().splitlines() if text.startswith("{") and id in text]
+
+    def logged() -> list[str]:
+        return [text for text in jev.lines() if text.startswith("{") and id in text]
+
+    wait_until(lambda: bool(logged()), what="the request's line in the log")
+    (line,) = map(json.loads, logged())
     assert line["status"] == 200 and line["bytes"] == len(found)
 
 

@@ -27,6 +27,7 @@ from tests.servers import (
     start_jevproxy,
     start_worker,
     status_of,
+    wait_until,
 )
 from tests.worker.conftest import Client
 from tests.worker.test_http import BASE, NOUL, STATE
@@ -120,7 +121,12 @@ def test_the_log_has_a_line_for_each_request_and_no_secret(keyed: Program, locke
     sent = {"Authorization": bearer(KEY), "X-Request-Id": "traced-1"}
     assert locked.send("POST", "/v1/systemone", json.dumps(BASE).encode(), sent)[0] == 200
     assert locked.send("POST", "/v1/systemone", b"{", {**sent, "X-Request-Id": "two words"})[0] == 422
-    lines = [json.loads(line) for line in keyed.output().splitlines() if line.startswith("{")]
+
+    def logged() -> list[str]:
+        return [line for line in keyed.lines() if line.startswith("{")]
+
+    wait_until(lambda: '"status": 422' in (logged() or [""])[-1], what="the last request's line")
+    lines = [json.loads(line) for line in logged()]
     (traced,) = [line for line in lines if line["id"] == "traced-1"]
     assert (traced["method"], traced["path"], traced["status"]) == ("POST", "/v1/systemone", 200)
     assert traced["bytes"] > 0 and traced["ms"] > 0 and set(lines[-1]) == set(traced)
