@@ -1,11 +1,13 @@
 """Our worker beside laya-serve, on the same checkpoint, in one run: one table, with ratios.
 
-    python -m tests.bench.worker_load CHECKPOINT_DIRECTORY [--seconds 30] [--rounds 2] [--env NAME=VALUE ...]
+    python -m tests.bench.worker_load CHECKPOINT_DIRECTORY [--seconds 30] [--rounds 4] [--env NAME=VALUE ...]
 
-Rounds alternate between the two, so that what else the machine does falls on both. Every text is new, and our row
-cache is off. Short: 8 words; long: 300 words; one choice among three each. Alone: one caller. Closed: four short
-and four long callers that ask again at once. Open: Poisson arrivals, short and long asking for 0.35 of the
-reference's time alone each, the same arrivals for both. `--env` goes to both servers.
+Every round asks both in turn, phase by phase, so that what else the machine does falls on both; its arrivals and
+the waits counted in times alone go by what it found alone itself, as the machine's speed changes between rounds.
+Every text is new, and our row cache is off. Short: 8 words; long: 300 words; one choice among three each. Alone: one
+caller. Closed: four short and four long callers that ask again at once, for `--seconds`. Open, twice as long: Poisson
+arrivals, short and long asking for 0.35 of the reference's time alone each, the same arrivals for both. `--env` goes
+to both servers. One round is 4 minutes with the base-size checkpoint on two cores.
 """
 
 from __future__ import annotations
@@ -14,10 +16,11 @@ import argparse
 import http.client
 import json
 import random
+import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,6 +56,8 @@ class Server:
     model: str
     waits: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     refused: int = 0
+    # Waits of the open phase in this round's time alone.
+    spread: dict[str, list[float]] = field(default_factory=dict)
     spans: dict[str, float] = field(default_factory=dict)
     opened: list[http.client.HTTPConnection] = field(default_factory=list)
 
@@ -82,13 +87,17 @@ class Server:
             self.refused += 1
 
 
-def alone(server: Server, count: int, seed: int) -> None:
-    local, chance = threading.local(), random.Random(seed)
-    for kind, times in (("short", count), ("long", max(3, count // 3))):
+def alone(server: Server, seed: int) -> dict[str, float]:
+    """The median of each kind, in seconds."""
+    local, chance, found = threading.local(), random.Random(seed), {}
+    for kind, times in (("short", 15), ("long", 5)):
+        before = len(server.waits.get(("alone", kind), []))
         for _ in range(times):
             began = time.monotonic()
             answered = server.ask(local, kind, chance)
             server.note("alone", kind, time.monotonic() - began, answered)
+        found[kind] = quantile(server.waits["alone", kind][before:], 0.5)
+    return found
 
 
 def closed(server: Server, seconds: float, seed: int, callers: Mapping[str, int] = FOUR_AND_FOUR) -> None:
@@ -124,12 +133,17 @@ def arrivals(rates: dict[str, float], seconds: float, seed: int) -> list[tuple[f
     return sorted(found)
 
 
-def open_loop(server: Server, plan: Sequence[tuple[float, str]], seed: int) -> None:
+def open_loop(
+    server: Server, plan: Sequence[tuple[float, str]], seed: int, once: Mapping[str, float]
+) -> None:
+    """`once`: the seconds of each kind alone."""
     local, start = threading.local(), time.monotonic()
 
     def request(due: float, kind: str, number: int) -> None:
         answered = server.ask(local, kind, random.Random(f"{seed} {number}"))
-        server.note("open", kind, time.monotonic() - start - due, answered)
+        waited = time.monotonic() - start - due
+        server.note("open", kind, waited, answered)
+        server.spread.setdefault(kind, []).append(waited / once[kind])
 
     with ThreadPoolExecutor(64) as pool:
         for number, (due, kind) in enumerate(plan):
@@ -166,8 +180,10 @@ def table(ours: Server, reference: Server) -> Iterator[str]:
         for one in (ours, reference)
     ]
     yield f"| closed, work a second, in short decisions | {work[0]:.2f} | {work[1]:.2f} | {work[0] / work[1]:.2f} |"
-    spread = quantile(ours.waits["open", "short"], 0.99) / quantile(ours.waits["alone", "short"], 0.5)
-    yield f"| open, short p99 / short p50 alone | {spread:.1f} | | |"
+    for kind in SIZES:
+        left, right = (quantile(one.spread[kind], 0.99) for one in (ours, reference))
+        yield f"| open, {kind} p99, in its round's p50 alone | {left:.1f} | {right:.1f} | {left / right:.2f} |"
+    yield f"| open, decisions | {len(ours.spread['short'])} and {len(ours.spread['long'])} | the same | |"
     yield f"| not answered with 200 | {ours.refused} | {reference.refused} | |"
 
 
@@ -188,19 +204,17 @@ def measure(checkpoint: Path, seconds: float, rounds: int, settings: dict[str, s
     ours = {"LAYA_MODELS": f"bench={checkpoint}", "LAYA_ROW_CACHE": "0", **settings}
     with start_worker(**ours) as mine, start_reference(checkpoint, **settings) as its:
         servers = [Server(OURS, mine, "bench"), Server(REFERENCE, its, "bench")]
-        phases: list[Callable[[Server, int], None]] = [
-            lambda server, seed: alone(server, 9, seed),
-            lambda server, seed: closed(server, seconds, seed),
-        ]
         for number in range(rounds):
-            for phase in phases:
-                for server in servers:
-                    phase(server, number)
-        rates = {kind: 0.35 / quantile(servers[1].waits["alone", kind], 0.5) for kind in SIZES}
-        for number in range(rounds):
-            plan = arrivals(rates, seconds, number)
+            once = [alone(server, number) for server in servers]
+            yield f"round {number}, alone, ms: " + ", ".join(
+                f"{server.name} {found['short'] * 1e3:.0f} and {found['long'] * 1e3:.0f}"
+                for server, found in zip(servers, once, strict=True)
+            )
+            plan = arrivals({kind: 0.35 / once[1][kind] for kind in SIZES}, 2 * seconds, number)
+            for server, found in zip(servers, once, strict=True):
+                open_loop(server, plan, number, found)
             for server in servers:
-                open_loop(server, plan, number)
+                closed(server, seconds, number)
         yield from table(*servers)
 
 
@@ -210,10 +224,11 @@ def main() -> None:
     )
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE")
     asked = parser.parse_args()
     settings = dict(one.split("=", 1) for one in asked.env)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that both servers are stopped
     for line in measure(asked.checkpoint.resolve(), asked.seconds, asked.rounds, settings):
         print(line)
         sys.stdout.flush()
