@@ -15,7 +15,15 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import BertConfig, BertModel, ModernBertConfig, ModernBertModel, PreTrainedTokenizerFast
+from transformers import (
+    BertConfig,
+    BertModel,
+    ModernBertConfig,
+    ModernBertModel,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaModel,
+)
 
 from worker.model import Decision
 
@@ -91,6 +99,10 @@ def _encoder(family: str, size: str, vocabulary: int) -> Any:
     if family == "bert":
         return BertModel(
             BertConfig(vocab_size=vocabulary, pad_token_id=3, max_position_embeddings=512, **SIZES[size])
+        )
+    if family == "roberta":  # one that the worker runs whole
+        return RobertaModel(
+            RobertaConfig(vocab_size=vocabulary, pad_token_id=3, max_position_embeddings=520, **SIZES[size])
         )
     return ModernBertModel(
         ModernBertConfig(

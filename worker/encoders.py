@@ -9,6 +9,7 @@ parameters of the module that AutoModel built, so that a caller can stop between
 runs as one step through its own forward.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -24,6 +25,12 @@ class Layout(Protocol):
         """Attention inside each row: [N, heads, width] three times -> [N, heads * width].
 
         `reach`: how many positions to each side a token sees; None for the whole row.
+        """
+
+    def look(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Attention of P positions of each of n rows over their row.
+
+        `query` [n, P, heads, width], `key` and `value` [N, heads, width] -> [n, P, heads * width].
         """
 
     def encode(self, encoder: nn.Module, token_ids: Tensor) -> Tensor:
@@ -44,6 +51,12 @@ def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) ->
     return seen.transpose(1, 2).flatten(2)
 
 
+# Local attention on the CPU goes by so many queries at a time, over the keys that they reach, in place of over a masked
+# square: 4.8 ms for 512 tokens in place of 8.4, 3.7 for 400 in place of 5.7, and equal from 160 down (base size, a
+# two-core AMD EPYC virtual machine, 2026-11-30; blocks of 96 and 128 are slower).
+BLOCK = 64
+
+
 class Packed:
     """Rows end to end at their own lengths, without padding."""
 
@@ -56,15 +69,26 @@ class Packed:
             self._bands[length, reach] = near(length, reach, device)
         return self._bands[length, reach]
 
+    def _blocks(self, query: Tensor, key: Tensor, value: Tensor, reach: int | None) -> Iterator[Tensor]:
+        """The attention of one row, [L, heads, width] three times, a block of queries at a time."""
+        length = query.shape[0]
+        if reach is None or reach >= length - 1:
+            yield attention(query[None], key[None], value[None], None)[0]
+            return
+        band = self._band(length, reach, query.device)
+        for start in range(0, length, BLOCK):
+            block = slice(start, start + BLOCK)
+            seen = slice(max(0, start - reach), start + BLOCK + reach)
+            yield attention(query[None, block], key[None, seen], value[None, seen], band[block, seen])[0]
+
     def attend(self, query: Tensor, key: Tensor, value: Tensor, reach: int | None) -> Tensor:
-        parts = []
-        for q, k, v in zip(
-            query.split(self.lengths), key.split(self.lengths), value.split(self.lengths), strict=True
-        ):
-            length = q.shape[0]
-            mask = None if reach is None or reach >= length - 1 else self._band(length, reach, q.device)
-            parts.append(attention(q[None], k[None], v[None], mask)[0])
+        rows = zip(*(tensor.split(self.lengths) for tensor in (query, key, value)), strict=True)
+        parts = [part for q, k, v in rows for part in self._blocks(q, k, v, reach)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def look(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        rows = zip(query, key.split(self.lengths), value.split(self.lengths), strict=True)
+        return torch.cat([attention(q[None], k[None], v[None], None) for q, k, v in rows])
 
     def encode(self, encoder: nn.Module, token_ids: Tensor) -> Tensor:
         parts = [
@@ -102,6 +126,12 @@ class Padded:
         seen = attention(query.view(rows), key.view(rows), value.view(rows), self._mask(reach))
         return seen.reshape(query.shape[0], -1)
 
+    def look(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        # The first position of an empty line too, as a row that sees nothing becomes NaN.
+        seen = self.valid | (torch.arange(self.shape[1], device=self.valid.device) == 0)
+        rows = (*self.shape, *key.shape[1:])
+        return attention(query, key.view(rows), value.view(rows), seen[:, None, None])
+
     def encode(self, encoder: nn.Module, token_ids: Tensor) -> Tensor:
         state = encoder(
             input_ids=token_ids.view(self.shape), attention_mask=self.valid.long()
@@ -124,6 +154,11 @@ class Batch:
     markers: Tensor
     marked: Tensor
     layout: Layout
+
+    @property
+    def asked(self) -> Tensor:
+        """Where the answers are read off: each row's [CLS], then its markers; int64 [n, 1 + K]."""
+        return torch.cat((self.firsts[:, None], self.markers), 1)
 
 
 # What an encoder keeps from the embedding for all of its layers (rotations), or nothing.

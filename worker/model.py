@@ -48,13 +48,47 @@ class Decision(nn.Module):
         self.register_buffer("temperature", torch.ones(3))
 
 
-def head_layer(layer: Any, state: Tensor, layout: Layout) -> Tensor:
-    """A pre-norm transformer layer with ReLU: [N, d] -> [N, d]."""
-    own = layer.self_attn
-    mixed = F.linear(layer.norm1(state).to(own.in_proj_weight.dtype), own.in_proj_weight, own.in_proj_bias)
-    query, key, value = mixed.view(state.shape[0], 3, own.num_heads, -1).unbind(1)
-    state = state + linear(own.out_proj, layout.attend(query, key, value, None))
-    return state + linear(layer.linear2, linear(layer.linear1, layer.norm2(state)).relu())
+class HeadLayer:
+    """A pre-norm transformer layer with ReLU.
+
+    Queries are projected apart from keys and values: of the last layer only few positions are read.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        self.layer = layer
+        own = layer.self_attn
+        self.heads = own.num_heads
+        width = own.embed_dim
+        self.query = part(own.in_proj_weight[:width], own.in_proj_bias[:width])
+        self.key_value = part(own.in_proj_weight[width:], own.in_proj_bias[width:])
+
+    def pack(self) -> None:
+        """See `encoders.pack`."""
+        for module in (self.layer, self.query, self.key_value):
+            pack(module)
+        self.layer.self_attn.in_proj_weight = None  # held by the two parts, in their own order
+
+    def run(self, state: Tensor, layout: Layout, asked: Tensor | None = None) -> Tensor:
+        """[N, d] -> [N, d], or of the positions `asked`, int64 [n, P], alone: [n, P, d]."""
+        normed = self.layer.norm1(state)
+        key, value = linear(self.key_value, normed).view(state.shape[0], 2, self.heads, -1).unbind(1)
+        if asked is None:
+            query = linear(self.query, normed).view(key.shape)
+            seen = layout.attend(query, key, value, None)
+        else:
+            query = linear(self.query, normed[asked]).view(*asked.shape, self.heads, -1)
+            seen = layout.look(query, key, value)
+            state = state[asked]
+        state = state + linear(self.layer.self_attn.out_proj, seen)
+        return state + linear(self.layer.linear2, linear(self.layer.linear1, self.layer.norm2(state)).relu())
+
+
+def part(weight: Tensor, bias: Tensor) -> nn.Linear:
+    """A linear layer that is some of the outputs of another; it shares the other's memory."""
+    found = nn.Linear(1, 1)
+    found.weight = nn.Parameter(weight, requires_grad=False)
+    found.bias = nn.Parameter(bias, requires_grad=False)
+    return found
 
 
 class Steps:
@@ -67,7 +101,7 @@ class Steps:
     def __init__(self, model: Decision, encoder: Encoder) -> None:
         self.model = model
         self.encoder = encoder
-        self.head = list(model.head.layers) if model.head is not None else []
+        self.head = [HeadLayer(layer) for layer in model.head.layers] if model.head is not None else []
         self.depth = encoder.depth + len(self.head)
 
     def pack(self) -> None:
@@ -75,7 +109,7 @@ class Steps:
         if not isinstance(self.encoder, Whole):
             pack(self.model.encoder)
         for layer in self.head:
-            pack(layer)
+            layer.pack()
 
     def begin(self, batch: Batch) -> tuple[Tensor, Kept]:
         state, kept = self.encoder.begin(batch)
@@ -86,13 +120,20 @@ class Steps:
 
     def step(self, index: int, state: Tensor, batch: Batch, kept: Kept) -> Tensor:
         if index >= self.encoder.depth:
-            return head_layer(self.head[index - self.encoder.depth], state, batch.layout)
+            last = index == self.depth - 1
+            layer = self.head[index - self.encoder.depth]
+            return layer.run(state, batch.layout, batch.asked if last else None)
         state = self.encoder.layer(index, state, batch, kept)
         return self._typed(state, batch) if index == self.encoder.depth - 1 else state
 
     def end(self, state: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Option logits [n, K], UNFILLED where there is no option, and action logits [n, actions], fp32."""
-        logits = self.model.scorer(state[batch.markers]).squeeze(-1).float()
+        """Option logits [n, K], UNFILLED where there is no option, and action logits [n, actions], fp32.
+
+        `state` is what the last step gave.
+        """
+        if not self.head:
+            state = state[batch.asked]
+        logits = self.model.scorer(state[:, 1:]).squeeze(-1).float()
         logits = logits.masked_fill(~batch.marked, UNFILLED)
         shares = logits.softmax(-1)
         # Two options at least: the entropy of one is 0 whatever divides it, and log 1 would make it NaN.
@@ -100,7 +141,7 @@ class Steps:
         entropy = -(shares * shares.clamp_min(1e-9).log()).sum(-1) / count.log()
         top = F.pad(shares, (0, 1)).topk(2, -1).values
         features = torch.stack((top[:, 0], top[:, 0] - top[:, 1], entropy, count / 255.0), -1)
-        return logits, self.model.act_head(torch.cat((state[batch.firsts].float(), features), -1))
+        return logits, self.model.act_head(torch.cat((state[:, 0].float(), features), -1))
 
     def run(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """All steps at once."""

@@ -96,6 +96,20 @@ def test_most_options(plain: Engine, agent: Any) -> None:
     assert difference(plain.run([row]), by_laya(agent, [row])) < ROUNDING
 
 
+@pytest.mark.parametrize("layers", [0, 1, 3])
+@pytest.mark.parametrize("family", ["modernbert", "roberta"])
+def test_a_head_of_any_depth(layers: int, family: str, tmp_path: Path) -> None:
+    """The last layer, of the head or the encoder, is where single positions are picked."""
+    folder = write(tmp_path, family=family, head_layers=layers)
+    alone = Engine(checkpoint.load(str(folder), "cpu", "fp32"))
+    chance = random.Random(9)
+    rows = [random_row(chance, tokens, options) for tokens, options in ((140, 2), (20, 7), (3, 1))]
+    said = by_laya(laya.load(str(folder), device="cpu"), rows)
+    assert difference(alone.run(rows), said) < ROUNDING
+    padded = Engine(alone.checkpoint, buckets=Buckets(lengths=(150,), counts=(1, 4)), recorder=Rerun())
+    assert difference(padded.run(rows), said) < ROUNDING
+
+
 def test_company_changes_no_answer(plain: Engine) -> None:
     chance = random.Random(4)
     rows = [random_row(chance, chance.choice((5, 20, 66, 140)), chance.randrange(1, 9)) for _ in range(20)]
