@@ -1,6 +1,7 @@
 """gunicorn's own settings for jevproxy. Its defaults bind to the backend's port, log no JSON, and trust headers."""
 
 import math
+import os
 import shutil
 import signal
 import tempfile
@@ -13,6 +14,8 @@ try:
 except SettingsError as error:
     raise SystemExit(f"jevproxy: {error}") from None
 
+# What ends a process.
+_ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 _given = metrics_directory()
 _metrics_directory = _given or tempfile.mkdtemp(prefix="jevproxy-metrics-")
 
@@ -37,10 +40,23 @@ control_socket_disable = True
 raw_env = [f"{METRICS_DIRECTORY}={_metrics_directory}"]
 
 
+def _unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
+
+
+def pre_fork(server: Any, worker: Any) -> None:
+    """A signal waits until the new worker has shed the master's handlers: they note it in a queue nobody reads there.
+
+    The master goes on at once (`when_ready`), also where the fork fails.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
+
+
 def post_fork(server: Any, worker: Any) -> None:
-    """Until a worker has handlers of its own, a signal ends it: the master's would note it in a queue nobody reads."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+    """Until a worker has handlers of its own, a signal ends it."""
+    for number in _ENDS:
         signal.signal(number, signal.SIG_DFL)
+    _unblock()
 
 
 def pre_request(worker: Any, request: Any) -> None:
@@ -69,7 +85,8 @@ def post_worker_init(worker: Any) -> None:
 
 
 def when_ready(server: Any) -> None:
-    """Make a second SIGTERM end at once what the first one is draining, as SIGQUIT does."""
+    """Make a second SIGTERM end at once what the first one is draining, as SIGQUIT does. Once, before any fork."""
+    os.register_at_fork(after_in_parent=_unblock)
     seen: list[int] = []
 
     def terminate(number: int, frame: Any) -> None:

@@ -20,7 +20,7 @@ from .observe import Observer, Record
 from .sockets import linger, peek
 
 # Once stopping, an idle connection is given this long to send a request and be told to close; then it is closed.
-IDLE_GRACE = 1.0
+IDLE_GRACE = 2.0
 
 # What gunicorn raises before there is a request, or outside the application, and what the client is told.
 REFUSALS: tuple[tuple[type[BaseException], type[ProxyError]], ...] = (

@@ -185,6 +185,25 @@ def serving(pid: int) -> int:
     return int(child)
 
 
+def blocked(pid: int) -> set[int]:
+    """The signals that a process's main thread keeps waiting."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    mask = int(status.partition("SigBlk:")[2].split()[0], 16)
+    return {number for number in range(1, 65) if mask >> (number - 1) & 1}
+
+
+def struck_as_it_is_forked(folder: Path, package: str) -> Path:
+    """A package's gunicorn configuration; the first process gets SIGTERM before gunicorn's hooks run in it."""
+    file = folder / "struck.py"
+    file.write_text(
+        f"import os, signal\nfrom {package}.gunicorn_conf import *\nforks = []\n"
+        "os.register_at_fork(before=lambda: forks.append(1))\n"
+        "strike = lambda: len(forks) == 1 and os.kill(os.getpid(), signal.SIGTERM)\n"
+        "os.register_at_fork(after_in_child=strike)\n"
+    )
+    return file
+
+
 def memory(pid: int, field: str) -> int:
     """Bytes that a process has in memory (VmRSS), or the most that it ever had (VmHWM)."""
     status = Path(f"/proc/{pid}/status").read_text()

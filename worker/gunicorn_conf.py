@@ -3,6 +3,8 @@
 It knows gunicorn's names for the settings. It must not know models.
 """
 
+import os
+import signal
 import sys
 from typing import Any
 
@@ -40,6 +42,8 @@ loglevel = _settings.log_level
 proc_name = "jevworker"
 
 
+# What ends a process.
+_ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 # The address at which the serving process listens by itself, with LAYA_LISTEN=warm.
 _own: list[Any] = []
 
@@ -57,12 +61,29 @@ def on_starting(server: Any) -> None:
 
 
 def when_ready(server: Any) -> None:
-    """The parent listens: with LAYA_LISTEN=warm no longer."""
+    """The parent listens: with LAYA_LISTEN=warm no longer. Once, before any fork."""
+    os.register_at_fork(after_in_parent=_unblock)
     if _settings.listen == "warm":
         _own.append(closed(server.LISTENERS[0]))
 
 
+def _unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
+
+
 def pre_fork(server: Any, worker: Worker) -> None:
-    """With LAYA_LISTEN=warm the port is the serving process's own: while none is warm, nobody listens there."""
+    """With LAYA_LISTEN=warm the port is the serving process's own: while none is warm, nobody listens there.
+
+    And a signal waits until the new process has shed its parent's handlers: they note it in a queue nobody reads
+    there. The parent goes on at once (`when_ready`), also where the fork fails.
+    """
     if _own:
         worker.open_when(warm.is_set, _own[0])
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
+
+
+def post_fork(server: Any, worker: Worker) -> None:
+    """Until the new process has handlers of its own, a signal ends it."""
+    for number in _ENDS:
+        signal.signal(number, signal.SIG_DFL)
+    _unblock()

@@ -72,14 +72,15 @@ def test_one_id_is_in_every_log(
     status, fields, _ = ask(site.url, X_Request_ID="followed-1")
     assert status == 200 and fields["X-Request-ID"] == "followed-1"
 
-    def lines(text: str) -> list[dict[str, object]]:
-        found = [line for line in text.splitlines() if "followed-1" in line]
-        return [json.loads(line[line.index("{") :]) for line in found]
+    def of_nginx() -> list[str]:
+        return (folder / "access.log").read_text().split("\n")[:-1]
 
-    logs: list[Callable[[], str]] = [(folder / "access.log").read_text, proxy.output, embedded_worker.output]
-    for log in logs:
-        wait_until(lambda log=log: bool(lines(log())), what="the line with the id")
-        (line,) = lines(log())
+    def found(log: Callable[[], list[str]]) -> list[dict[str, object]]:
+        return [json.loads(line[line.index("{") :]) for line in log() if "followed-1" in line]
+
+    for log in (of_nginx, proxy.lines, embedded_worker.lines):
+        wait_until(lambda log=log: bool(found(log)), what="the line with the id")
+        (line,) = found(log)
         assert line["id"] == "followed-1" and line["status"] == 200 and line["path"] == "/v1/systemone"
 
 

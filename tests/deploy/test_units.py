@@ -102,7 +102,7 @@ def test_jevproxy_takes_its_socket_from_systemd(tmp_path: Path) -> None:
     ) as program:
         wait_until(lambda: status_of(url) == 502, 60, "an answer through the socket")
         assert not listens(f"http://127.0.0.1:{unused}")
-        assert program.output().count("Booting worker") == 2
+        wait_until(lambda: program.output().count("Booting worker") == 2, what="both processes")
 
 
 def test_systemd_is_told_when_jevproxy_serves(tmp_path: Path) -> None:

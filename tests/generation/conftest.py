@@ -15,7 +15,7 @@ from tests.servers import Program, free_port, start_jevproxy, start_nginx
 
 ROUTES = "decisions,generation"
 # Long enough for a busy machine to answer within, short enough to wait for.
-TIMEOUT, STREAM_TIMEOUT, STREAM_IDLE, HEALTH_TIMEOUT = 2.0, 5.0, 1.5, 1.0
+TIMEOUT, STREAM_TIMEOUT, STREAM_IDLE, HEALTH_TIMEOUT = 4.0, 8.0, 3.0, 2.0
 
 
 @pytest.fixture(scope="session")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from tests.backends import OK, Caller, Reply, Scripted, Seen, get, scripted
+from tests.backends import OK, PATIENCE, Caller, Reply, Scripted, Seen, get, scripted
 from tests.jevproxy.scripts import SCRIPTS
 from tests.servers import Program, start_jevproxy, wait_until
 
@@ -60,9 +61,16 @@ def backend() -> Iterator[Scripted]:
 
 @pytest.fixture(scope="session")
 def pair(backend: Scripted) -> Iterator[Pair]:
-    """The defaults, but for a deadline that a test can wait for and a body limit that a test can send."""
-    settings = {"OMNI_JEV_TIMEOUT": "1.5", "OMNI_JEV_HEALTH_TIMEOUT": "0.6", "OMNI_JEV_MAX_BODY_MB": "1"}
-    with start_jevproxy(backend.url, **settings) as proxy:
+    """The defaults, but for a body limit that a test can send."""
+    with start_jevproxy(backend.url, OMNI_JEV_MAX_BODY_MB="1") as proxy:
+        yield Pair(proxy, backend)
+        assert_quiet(proxy)
+
+
+@pytest.fixture(scope="session")
+def hasty(backend: Scripted) -> Iterator[Pair]:
+    """The defaults, but for a deadline that a test can wait for. What is to be answered in time is for another."""
+    with start_jevproxy(backend.url, OMNI_JEV_TIMEOUT="1.5") as proxy:
         yield Pair(proxy, backend)
         assert_quiet(proxy)
 
@@ -77,14 +85,19 @@ def patient(backend: Scripted) -> Iterator[Pair]:
 
 @pytest.fixture
 def backend_of_seconds() -> Iterator[Pair]:
-    """A backend of its own, whose connections are counted, and whose answers take a second."""
+    """A backend of its own, whose connections are counted. It answers 200 requests together, after a second."""
+    together = threading.Barrier(200)
 
     def second(backend: Scripted, connection: socket.socket, seen: Seen) -> bool:
+        together.wait(PATIENCE)
         backend.released.wait(1.0)
         connection.sendall(OK)
         return True
 
-    with scripted({"second": second}) as backend, start_jevproxy(backend.url) as proxy:
+    with (
+        scripted({"second": second}) as backend,
+        start_jevproxy(backend.url, OMNI_JEV_POOL_IDLE="60") as proxy,
+    ):
         backend.connections = 0
         yield Pair(proxy, backend)
         assert_quiet(proxy)

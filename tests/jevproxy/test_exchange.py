@@ -17,29 +17,29 @@ from tests.servers import start_jevproxy, wait_until
 @pytest.mark.parametrize("script", ["hold", "drip_head", "drip_body", "drip_slow_json"])
 @pytest.mark.parametrize("make", [get, post], ids=["get", "post"])
 def test_the_deadline_is_for_the_whole_exchange_and_its_connection_is_not_used_again(
-    pair: Pair, script: str, make: Callable[..., bytes]
+    hasty: Pair, script: str, make: Callable[..., bytes]
 ) -> None:
-    with pair.caller() as caller:
+    with hasty.caller() as caller:
         began = time.monotonic()
         marker = f"x-marker: deadline.{script}.{make.__name__}"
         request = make(script).replace(b"\r\n\r\n", f"\r\n{marker}\r\n\r\n".encode(), 1)
         reply = caller.ask(request)
         assert (reply.status, reply.error_type) == (504, "gateway_timeout")
         assert time.monotonic() - began >= 1.4
-        missed = pair.backend.of(marker)[0]
+        missed = hasty.backend.of(marker)[0]
         assert caller.ask(get("ok", "/v1/models", f"x-marker: after.{script}.{make.__name__}")).status == 200
-        after = pair.backend.of(f"after.{script}.{make.__name__}")[0]
+        after = hasty.backend.of(f"after.{script}.{make.__name__}")[0]
         assert after.connection != missed.connection
         assert missed.ended.wait(30)
-    pair.becomes_idle()
+    hasty.becomes_idle()
 
 
-def test_health_has_its_own_shorter_deadline(pair: Pair) -> None:
-    reply = pair.ask(get("hold", "/health", "X-Request-Id: health-deadline"))
+def test_health_has_its_own_shorter_deadline(patient: Pair) -> None:
+    reply = patient.ask(get("hold", "/health", "X-Request-Id: health-deadline"))
     assert (reply.status, reply.error_type) == (504, "gateway_timeout")
-    line = pair.logged("health-deadline")
+    line = patient.logged("health-deadline")
     assert line["failure"] == "timeout"
-    assert 500 < line["backend_ms"] < 1400
+    assert 1900 < line["backend_ms"] < 30000, "2 s, where an exchange has 60"
 
 
 def test_the_deadline_reaches_a_connection_attempt() -> None:
@@ -180,15 +180,15 @@ def test_a_client_that_leaves_ends_the_backends_work_at_once(patient: Pair, scri
     patient.becomes_idle()
 
 
-def test_a_client_that_stops_reading_is_bounded_by_the_deadline(pair: Pair) -> None:
+def test_a_client_that_stops_reading_is_bounded_by_the_deadline(hasty: Pair) -> None:
     marker = "x-marker: stops-reading"
-    with pair.caller() as caller:
+    with hasty.caller() as caller:
         caller.send(post("floods", b"{}", "/v1/systemone", marker, "X-Request-Id: stops-reading"))
-        seen = pair.backend.await_request(marker)
+        seen = hasty.backend.await_request(marker)
         assert seen.ended.wait(30)
-        assert pair.logged("stops-reading")["failure"] == "timeout"
+        assert hasty.logged("stops-reading")["failure"] == "timeout"
         assert not caller.rest().endswith(b"f" * (64 << 20))
-    pair.becomes_idle()
+    hasty.becomes_idle()
 
 
 def test_two_hundred_seconds_of_work_take_about_one(backend_of_seconds: Pair) -> None:

@@ -7,7 +7,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,17 @@ import pytest
 from tests.backends import Caller, get, post, scripted
 from tests.jevproxy.conftest import Pair, assert_quiet
 from tests.jevproxy.scripts import SCRIPTS
-from tests.servers import Program, start_jevproxy, wait_until
+from tests.servers import (
+    Program,
+    blocked,
+    free_port,
+    listens,
+    serving,
+    start_jevproxy,
+    status_of,
+    struck_as_it_is_forked,
+    wait_until,
+)
 
 
 def test_sigterm_under_load_loses_nothing_and_ends_with_0() -> None:
@@ -49,7 +58,7 @@ def test_sigterm_under_load_loses_nothing_and_ends_with_0() -> None:
         assert [(reply.status, reply.whole, reply.value("connection")) for reply in replies] == [
             (200, True, "close")
         ] * 50
-        backend.gates["drain"].set()
+        backend.gates.setdefault("drain", threading.Event()).set()
         streaming.rest()
         for caller in [*held, idle, streaming]:
             caller.close()
@@ -62,7 +71,8 @@ def test_a_second_sigterm_ends_what_is_in_flight() -> None:
         caller.send(post("hold", b"{}", "/v1/systemone", "x-marker: cut-off"))
         seen = backend.await_request("x-marker: cut-off")
         proxy.signal(signal.SIGTERM)
-        time.sleep(1.5)  # two signals at once are one
+        # Two signals at once are one.
+        wait_until(lambda: "Handling signal: term" in proxy.output(), what="the first one being taken up")
         proxy.signal(signal.SIGTERM)
         assert proxy.wait(30) == 0, "its bound of 65 s was not waited for"
         assert seen.ended.wait(30)
@@ -75,6 +85,19 @@ def test_a_stop_while_it_starts_does_not_wait_for_the_drain() -> None:
         wait_until(lambda: "Booting worker" in proxy.output(), what="the first worker being forked")
         proxy.signal(signal.SIGTERM)
         assert proxy.wait(60) == 0
+
+
+def test_a_stop_that_comes_as_a_process_is_forked_is_not_lost(tmp_path: Path) -> None:
+    """The process ends, gunicorn forks another, and no signal stays blocked."""
+    url = f"http://127.0.0.1:{free_port()}"
+    struck = struck_as_it_is_forked(tmp_path, "jevproxy")
+    argv = [sys.executable, "-m", "gunicorn", "-k", "gevent", "-c", struck, "jevproxy.wsgi"]
+    settings = {"OMNI_JEV_BIND": url.removeprefix("http://")}
+    with Program(argv, settings, url=url, ready=lambda: listens(url)) as proxy:
+        wait_until(lambda: "was sent SIGTERM" in proxy.output(), what="the end of the first process")
+        wait_until(lambda: status_of(url, "/metrics") == 200, what="the second one serving")
+        assert blocked(proxy.pid) == blocked(serving(proxy.pid)) == set()
+        assert proxy.stop() == 0
 
 
 def test_the_drain_is_bounded() -> None:
@@ -149,20 +172,18 @@ def test_several_preloaded_processes_share_one_account() -> None:
 def test_it_listens_on_other_addresses(form: str, tmp_path: Path) -> None:
     with scripted(SCRIPTS) as backend:
         if form == "unix":
-            bind = url = f"unix:{tmp_path}/jevproxy.sock"
-            ready = (tmp_path / "jevproxy.sock").exists
+            family, address = socket.AF_UNIX, f"{tmp_path}/jevproxy.sock"
+            bind = url = f"unix:{address}"
         else:
             with socket.socket(socket.AF_INET6) as probe:
                 probe.bind(("::1", 0))
-                bind = f"[::1]:{probe.getsockname()[1]}"
+                family, address = socket.AF_INET6, probe.getsockname()
+            bind = f"[::1]:{address[1]}"
             url = f"http://{bind}"
 
-            def ready() -> bool:
-                try:
-                    Caller(url).close()
-                except OSError:
-                    return False
-                return True
+        def ready() -> bool:
+            with socket.socket(family) as one:
+                return one.connect_ex(address) == 0
 
         settings = {"OMNI_JEV_BIND": bind, "OMNI_JEV_BACKEND_URL": backend.url}
         with Program(

@@ -173,7 +173,7 @@ def test_a_stream_leaves_as_it_comes_and_its_failure_is_a_cut(pair: Pair) -> Non
         status, _, _ = caller.head()
         assert status == 200
         caller.until(b"data: 1\n\n\r\n")
-        pair.backend.gates["stream"].set()
+        pair.backend.gates.setdefault("stream", threading.Event()).set()
         assert caller.rest().endswith(b"data: 1\n\n\r\n")
     line = pair.logged("breaks-off")
     assert (line["status"], line["failure"], line["bytes"]) == (200, "cut", 18)

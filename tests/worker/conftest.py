@@ -70,7 +70,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def jev(tiny: Path) -> Iterator[Program]:
     """A worker in the contract's wire: the small checkpoint, then the embedded one."""
     with start_worker(
-        LAYA_MODELS=f"tiny={tiny},demo", LAYA_MAX_CONCURRENT="8", LAYA_BODY_TIMEOUT="2"
+        LAYA_MODELS=f"tiny={tiny},demo", LAYA_MAX_CONCURRENT="8", LAYA_BODY_TIMEOUT="6"
     ) as program:
         yield program
 

@@ -99,7 +99,7 @@ def test_the_worker_keeps_it(either: Program) -> None:
 
         for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
 
-            @settings(max_examples=30, deadline=None)
+            @settings(max_examples=30)
             @given(operation.as_strategy(generation_mode=mode))
             def fuzz(case: schemathesis.Case) -> None:
                 case.call_and_validate(base_url=either.url, checks=CHECKS)

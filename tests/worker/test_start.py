@@ -22,11 +22,15 @@ from tests.servers import (
     BIN,
     ROOT,
     Program,
+    blocked,
     clean_environment,
     free_port,
+    listens,
+    serving,
     start_jevproxy,
     start_worker,
     status_of,
+    struck_as_it_is_forked,
     wait_until,
 )
 from tests.worker.conftest import Client
@@ -254,6 +258,18 @@ def test_what_was_accepted_is_finished_on_sigterm(tiny: Path) -> None:
                 rest = stream.read()
         assert b'"summary":{"states":%d,"decided":%d' % (states, states) in rest
         assert program.wait() == 0
+
+
+def test_a_stop_that_comes_as_the_process_is_forked_is_not_lost(tmp_path: Path) -> None:
+    """The process ends, gunicorn forks another, and no signal stays blocked."""
+    url = f"http://127.0.0.1:{free_port()}"
+    argv = [sys.executable, "-m", "gunicorn", "-c", struck_as_it_is_forked(tmp_path, "worker"), "worker.wsgi"]
+    settings = {"LAYA_PORT": url.rpartition(":")[2], "LAYA_DEVICE": "cpu"}
+    with Program(argv, settings, url=url, ready=lambda: listens(url)) as program:
+        wait_until(lambda: "was sent SIGTERM" in program.output(), what="the end of the first process")
+        wait_until(lambda: status_of(url) == 200, 120, "the second one serving")
+        assert blocked(program.pid) == blocked(serving(program.pid)) == set()
+        assert program.stop() == 0
 
 
 # The worker, but for an engine whose device is lost at the first pass: what a CUDA error does, without one.
