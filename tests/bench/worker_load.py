@@ -2,12 +2,13 @@
 
     python -m tests.bench.worker_load CHECKPOINT_DIRECTORY [--seconds 30] [--rounds 4] [--env NAME=VALUE ...]
 
-Every round asks both in turn, phase by phase, so that what else the machine does falls on both; its arrivals and
-the waits counted in times alone go by what it found alone itself, as the machine's speed changes between rounds.
-Every text is new, and our row cache is off. Short: 8 words; long: 300 words; one choice among three each. Alone: one
-caller. Closed: four short and four long callers that ask again at once, for `--seconds`. Open, twice as long: Poisson
-arrivals, short and long asking for 0.35 of the reference's time alone each, the same arrivals for both. `--env` goes
-to both servers. One round is 4 minutes with the base-size checkpoint on two cores.
+Every round asks both in turn, alone by the request and otherwise phase by phase, so that what else the machine
+does falls on both. Its arrivals, and the waits counted in times alone, go by what it found alone itself, as the
+machine's speed changes between rounds. Every text is new, and our row cache is off. Short: 8 words; long: 300 words;
+one choice among three each. Alone: one caller. Closed: four short and four long callers that ask again at once, for
+`--seconds`. Open, twice as long: Poisson arrivals, short and long asking for 0.35 of the reference's time alone each,
+the same arrivals for both. `--env` goes to both servers. One round is 4 minutes with the base-size checkpoint on two
+cores.
 """
 
 from __future__ import annotations
@@ -87,16 +88,19 @@ class Server:
             self.refused += 1
 
 
-def alone(server: Server, seed: int) -> dict[str, float]:
-    """The median of each kind, in seconds."""
-    local, chance, found = threading.local(), random.Random(seed), {}
+def alone(servers: Sequence[Server], seed: int) -> list[dict[str, float]]:
+    """Of each server the median of each kind, in seconds. They are asked by turns, one request at a time."""
+    locals_, found = [threading.local() for _ in servers], [dict[str, float]() for _ in servers]
     for kind, times in (("short", 15), ("long", 5)):
-        before = len(server.waits.get(("alone", kind), []))
-        for _ in range(times):
-            began = time.monotonic()
-            answered = server.ask(local, kind, chance)
-            server.note("alone", kind, time.monotonic() - began, answered)
-        found[kind] = quantile(server.waits["alone", kind][before:], 0.5)
+        waits: list[list[float]] = [[] for _ in servers]
+        for number in range(times):
+            for server, local, waited in zip(servers, locals_, waits, strict=True):
+                began = time.monotonic()
+                answered = server.ask(local, kind, random.Random(f"{seed} {number}"))
+                waited.append(time.monotonic() - began)
+                server.note("alone", kind, waited[-1], answered)
+        for medians, waited in zip(found, waits, strict=True):
+            medians[kind] = quantile(waited, 0.5)
     return found
 
 
@@ -205,7 +209,7 @@ def measure(checkpoint: Path, seconds: float, rounds: int, settings: dict[str, s
     with start_worker(**ours) as mine, start_reference(checkpoint, **settings) as its:
         servers = [Server(OURS, mine, "bench"), Server(REFERENCE, its, "bench")]
         for number in range(rounds):
-            once = [alone(server, number) for server in servers]
+            once = alone(servers, number)
             yield f"round {number}, alone, ms: " + ", ".join(
                 f"{server.name} {found['short'] * 1e3:.0f} and {found['long'] * 1e3:.0f}"
                 for server, found in zip(servers, once, strict=True)
