@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,13 @@ def write(
     )
     (directory / "rl_agent_config.json").write_text(json.dumps(own))
     return directory
+
+
+def edit(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Lets `change` alter one of a checkpoint's JSON files."""
+    value = json.loads(path.read_text())
+    change(value)
+    path.write_text(json.dumps(value))
 
 
 def train_tokenizer() -> PreTrainedTokenizerFast:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,12 @@ class Client:
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small ModernBERT checkpoint: 512 tokens, all of the format's features."""
     return write(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def copy(tiny: Path, tmp_path: Path) -> Path:
+    """The small checkpoint, for a test to change."""
+    return Path(shutil.copytree(tiny, tmp_path / "copy"))
 
 
 @pytest.fixture(scope="session")

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +13,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.checkpoints import write
+from tests.checkpoints import edit, write
 from worker import checkpoint, folder
 from worker.errors import CheckpointRefused, SettingRefused
 
 WEIGHTS, CONFIG, ENCODER = "model.safetensors", "rl_agent_config.json", "encoder/config.json"
-
-
-@pytest.fixture(scope="module")
-def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(tmp_path_factory.mktemp("original"))
-
-
-@pytest.fixture
-def copy(original: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(original, tmp_path / "copy"))
-
-
-def edit(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    value = json.loads(path.read_text())
-    change(value)
-    path.write_text(json.dumps(value))
 
 
 def refusal(source: Path | str, dtype: str = "fp32") -> str:
@@ -46,24 +27,24 @@ def refusal(source: Path | str, dtype: str = "fp32") -> str:
     return str(caught.value)
 
 
-def test_what_is_loaded(original: Path) -> None:
-    loaded = checkpoint.load(str(original), "cpu", "fp32")
-    assert (loaded.folder, loaded.name) == (original, original.name)
+def test_what_is_loaded(tiny: Path) -> None:
+    loaded = checkpoint.load(str(tiny), "cpu", "fp32")
+    assert (loaded.folder, loaded.name) == (tiny, tiny.name)
     assert len(loaded.revision) == 12
     assert loaded.config.max_len == 512
     assert loaded.config.head_max_len == 192
     assert loaded.config.temperature_by_options == {"choice:3-5": 1.3}
     assert (loaded.special.cls, loaded.special.sep, loaded.special.mask) == (1, 2, 4)
     assert loaded.special.mask_token == "[MASK]"
-    stored = load_file(original / WEIGHTS)
+    stored = load_file(tiny / WEIGHTS)
     for name, tensor in loaded.model.state_dict().items():
         assert torch.equal(tensor, stored[name]), name
         assert not tensor.requires_grad
 
 
-def test_the_revision_is_the_content(original: Path, copy: Path) -> None:
+def test_the_revision_is_the_content(tiny: Path, copy: Path) -> None:
     before = folder.digest(copy)
-    assert before == folder.digest(original)
+    assert before == folder.digest(tiny)
     stored = load_file(copy / WEIGHTS)
     stored["type_emb.weight"] += 1
     save_file(stored, copy / WEIGHTS)
@@ -192,14 +173,14 @@ def test_a_path_that_is_not_there() -> None:
     assert "/nowhere/at/all" in refusal("/nowhere/at/all")
 
 
-def test_devices_and_precisions_that_are_not_there(original: Path) -> None:
+def test_devices_and_precisions_that_are_not_there(tiny: Path) -> None:
     with pytest.raises(SettingRefused, match="LAYA_DTYPE"):
-        checkpoint.load(str(original), "cpu", "bf16")
+        checkpoint.load(str(tiny), "cpu", "bf16")
     if not torch.cuda.device_count():
         with pytest.raises(SettingRefused, match="LAYA_DTYPE"):
             checkpoint.load("no/such-repository", "auto", "bf16")
     with pytest.raises(SettingRefused, match="LAYA_DEVICE"):
-        checkpoint.load(str(original), f"cuda:{torch.cuda.device_count()}", "fp32")
+        checkpoint.load(str(tiny), f"cuda:{torch.cuda.device_count()}", "fp32")
 
 
 # Rotary bases: a config of transformers 4, one of 5, mmBERT's in both, and what is left out.
@@ -247,7 +228,7 @@ def hidden(loaded: checkpoint.Checkpoint, *, whole: bool) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("spelling", ["transformers 4", "transformers 5"])
-def test_a_local_base_of_its_own_reaches_the_arithmetic(copy: Path, original: Path, spelling: str) -> None:
+def test_a_local_base_of_its_own_reaches_the_arithmetic(copy: Path, tiny: Path, spelling: str) -> None:
     def respell(config: dict[str, Any]) -> None:
         config.pop("rope_parameters", None)
         config.pop("local_rope_theta", None)
@@ -258,7 +239,7 @@ def test_a_local_base_of_its_own_reaches_the_arithmetic(copy: Path, original: Pa
             config.update(rope_parameters=PER_KIND)
 
     edit(copy / ENCODER, respell)
-    changed, usual = (checkpoint.load(str(path), "cpu", "fp32") for path in (copy, original))
+    changed, usual = (checkpoint.load(str(path), "cpu", "fp32") for path in (copy, tiny))
     ours, theirs = hidden(changed, whole=False), hidden(changed, whole=True)
     assert (ours - theirs).abs().max() < 1e-4, "the installed transformers computes something else"
     assert (ours - hidden(usual, whole=False)).abs().max() > 1e-2, "the local base made no difference"
@@ -270,22 +251,20 @@ def test_our_layers_equal_the_installed_transformers(tmp_path: Path, family: str
     assert (hidden(loaded, whole=False) - hidden(loaded, whole=True)).abs().max() < 1e-4
 
 
-def test_any_other_encoder_runs_through_its_own_forward(original: Path, tmp_path: Path) -> None:
+def test_any_other_encoder_runs_through_its_own_forward(tiny: Path, tmp_path: Path) -> None:
     from transformers import ElectraConfig, ElectraModel
 
     from worker.engine import Engine
     from worker.rows import Row
 
-    target = Path(shutil.copytree(original, tmp_path / "electra"))
+    target = Path(shutil.copytree(tiny, tmp_path / "electra"))
     config = ElectraConfig(
         vocab_size=2000, embedding_size=64, hidden_size=64, num_hidden_layers=2, num_attention_heads=2,
         intermediate_size=96, max_position_embeddings=512, pad_token_id=3,
     )  # fmt: skip
     config.save_pretrained(target / "encoder")
     encoder = ElectraModel(config)
-    stored = {
-        name: tensor for name, tensor in load_file(original / WEIGHTS).items() if "encoder." not in name
-    }
+    stored = {name: tensor for name, tensor in load_file(tiny / WEIGHTS).items() if "encoder." not in name}
     stored |= {f"encoder.{name}": tensor.contiguous() for name, tensor in encoder.state_dict().items()}
     save_file(stored, target / WEIGHTS)
     engine = Engine(checkpoint.load(str(target), "cpu", "fp32"))
@@ -296,132 +275,10 @@ def test_any_other_encoder_runs_through_its_own_forward(original: Path, tmp_path
         assert one.options == pytest.approx(other.options, abs=2e-5)
 
 
-# Tokenizers.
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"tokenizer_class": "TokenizersBackend", "backend": "tokenizers"},
-        {"tokenizer_class": None},
-        {"tokenizer_class": "GemmaTokenizer", "extra_special_tokens": ["<a>", "<b>"]},
-        {"mask_token": {"content": "[MASK]", "lstrip": True, "special": True}},
-    ],
-)
-def test_a_tokenizer_config_of_any_age_loads_and_nothing_is_written(
-    copy: Path, original: Path, change: dict[str, Any]
-) -> None:
-    edit(copy / "tokenizer/tokenizer_config.json", lambda config: config.update(change))
-    files = sorted(path for path in copy.rglob("*"))
-    before = {path: path.read_bytes() for path in files if path.is_file()}
-    for path in (*files, copy):
-        path.chmod(0o555 if path.is_dir() else 0o444)
-    try:
-        loaded = checkpoint.load(str(copy), "cpu", "fp32")
-    finally:
-        for path in (copy, *files):
-            path.chmod(0o755 if path.is_dir() else 0o644)
-    assert sorted(copy.rglob("*")) == files
-    assert {path: path.read_bytes() for path in before} == before
-    usual = checkpoint.load(str(original), "cpu", "fp32")
-    assert loaded.special == usual.special
-    assert loaded.encode("def f(x): return x") == usual.encode("def f(x): return x")
-
-
-def test_a_tokenizer_that_was_saved_with_truncation_and_padding_cuts_nothing(
-    copy: Path, original: Path
-) -> None:
-    edit(
-        copy / "tokenizer/tokenizer.json",
-        lambda config: config.update(
-            truncation={"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0},
-            padding={
-                "strategy": {"Fixed": 64}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 3,
-                "pad_type_id": 0, "pad_token": "[PAD]",
-            },
-        ),
-    )  # fmt: skip
-    text = "import os, sys, threading, json"
-    encode = checkpoint.load(str(copy), "cpu", "fp32").encode
-    assert encode(text) == checkpoint.load(str(original), "cpu", "fp32").encode(text)
-
-
-def test_many_threads_may_encode_at_once(original: Path) -> None:
-    encode = checkpoint.load(str(original), "cpu", "fp32").encode
-    texts = [f"def f{number}(x): return {number} * x" * (1 + number % 9) for number in range(40)]
-    expected = [encode(text) for text in texts]
-    wrong: list[str] = []
-
-    def work() -> None:
-        for _ in range(20):
-            wrong.extend(text for text, ids in zip(texts, expected, strict=True) if encode(text) != ids)
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-
-
-# The hub, as its client's cache lies on disk.
-
-COMMIT = "55cf4c4ebb4ebe31b2550e8bdf3bd21b99753851"
-
-
-@pytest.fixture(scope="module")
-def hub(original: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    home = tmp_path_factory.mktemp("hub")
-    repo = home / "hub" / "models--someone--laya-tiny"
-    shutil.copytree(original, repo / "snapshots" / COMMIT)
-    shutil.copytree(original, repo / "snapshots" / COMMIT / "multilingual")
-    (repo / "refs").mkdir()
-    (repo / "refs" / "main").write_text(COMMIT)
-    return home
-
-
-def load_in_child(source: str, home: Path) -> subprocess.CompletedProcess[str]:
-    """Loads in a process of its own: the hub's client reads its environment once, when it is imported."""
-    program = (
-        "import sys\nfrom worker import checkpoint\nfrom worker.errors import CheckpointRefused\n"
-        "try:\n    loaded = checkpoint.load(sys.argv[1], 'cpu', 'fp32')\n"
-        "except CheckpointRefused as refused:\n    sys.exit(str(refused))\n"
-        "print(loaded.name, loaded.revision)\n"
-    )
-    environment = os.environ | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(Path.cwd())}
-    environment.pop("HF_HUB_CACHE", None)
-    return subprocess.run(
-        [sys.executable, "-c", program, source],
-        env=environment, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("source", "name"),
-    [
-        ("someone/laya-tiny", "someone/laya-tiny"),
-        (f"someone/laya-tiny@{COMMIT}", "someone/laya-tiny"),
-        (f"someone/laya-tiny@{COMMIT}#multilingual", "someone/laya-tiny/multilingual"),
-    ],
-)
-def test_a_hub_id_with_revision_and_subfolder(hub: Path, source: str, name: str) -> None:
-    ran = load_in_child(source, hub)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.split() == [name, COMMIT]
-
-
-@pytest.mark.parametrize("source", ["someone/nothing", "someone/laya-tiny@main#nowhere", "not an id"])
-def test_a_hub_id_that_is_not_to_be_had(hub: Path, source: str) -> None:
-    ran = load_in_child(source, hub)
-    assert ran.returncode == 1
-    assert len(ran.stderr.strip().splitlines()) == 1, ran.stderr
-    assert source.partition("@")[0].partition("#")[0] in ran.stderr
-
-
 # Memory.
 
 
-def test_the_weights_are_held_once(original: Path, copy: Path) -> None:
+def test_the_weights_are_held_once(tiny: Path, copy: Path) -> None:
     """The peak of a process that loads 130 MB of weights, above one that has loaded a small checkpoint."""
     wide = {"hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 1024, "num_hidden_layers": 12}
     edit(copy / ENCODER, lambda config: config.update(wide, layer_types=None))
@@ -437,7 +294,7 @@ def test_the_weights_are_held_once(original: Path, copy: Path) -> None:
         "loaded = checkpoint.load(sys.argv[2], 'cpu', 'fp32')\nprint(peak() - before)\n"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", program, str(original), str(copy)],
+        [sys.executable, "-c", program, str(tiny), str(copy)],
         env=os.environ | {"PYTHONPATH": str(Path.cwd())}, capture_output=True, text=True, timeout=300, check=True,
     )  # fmt: skip
     size = (copy / WEIGHTS).stat().st_size

@@ -1,0 +1,133 @@
+"""A checkpoint's files: tokenizers of any age, and folders that the hub's client has fetched."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.checkpoints import edit
+from worker import checkpoint
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tokenizer_class": "TokenizersBackend", "backend": "tokenizers"},
+        {"tokenizer_class": None},
+        {"tokenizer_class": "GemmaTokenizer", "extra_special_tokens": ["<a>", "<b>"]},
+        {"mask_token": {"content": "[MASK]", "lstrip": True, "special": True}},
+    ],
+)
+def test_a_tokenizer_config_of_any_age_loads_and_nothing_is_written(
+    copy: Path, tiny: Path, change: dict[str, Any]
+) -> None:
+    edit(copy / "tokenizer/tokenizer_config.json", lambda config: config.update(change))
+    files = sorted(path for path in copy.rglob("*"))
+    before = {path: path.read_bytes() for path in files if path.is_file()}
+    for path in (*files, copy):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    try:
+        loaded = checkpoint.load(str(copy), "cpu", "fp32")
+    finally:
+        for path in (copy, *files):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+    assert sorted(copy.rglob("*")) == files
+    assert {path: path.read_bytes() for path in before} == before
+    usual = checkpoint.load(str(tiny), "cpu", "fp32")
+    assert loaded.special == usual.special
+    assert loaded.encode("def f(x): return x") == usual.encode("def f(x): return x")
+
+
+def test_a_tokenizer_that_was_saved_with_truncation_and_padding_cuts_nothing(copy: Path, tiny: Path) -> None:
+    edit(
+        copy / "tokenizer/tokenizer.json",
+        lambda config: config.update(
+            truncation={"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0},
+            padding={
+                "strategy": {"Fixed": 64}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 3,
+                "pad_type_id": 0, "pad_token": "[PAD]",
+            },
+        ),
+    )  # fmt: skip
+    text = "import os, sys, threading, json"
+    encode = checkpoint.load(str(copy), "cpu", "fp32").encode
+    assert encode(text) == checkpoint.load(str(tiny), "cpu", "fp32").encode(text)
+
+
+def test_many_threads_may_encode_at_once(tiny: Path) -> None:
+    encode = checkpoint.load(str(tiny), "cpu", "fp32").encode
+    texts = [f"def f{number}(x): return {number} * x" * (1 + number % 9) for number in range(40)]
+    expected = [encode(text) for text in texts]
+    wrong: list[str] = []
+
+    def work() -> None:
+        for _ in range(20):
+            wrong.extend(text for text, ids in zip(texts, expected, strict=True) if encode(text) != ids)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+# The hub, as its client's cache lies on disk.
+
+COMMIT = "55cf4c4ebb4ebe31b2550e8bdf3bd21b99753851"
+
+
+@pytest.fixture(scope="module")
+def hub(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("hub")
+    repo = home / "hub" / "models--someone--laya-tiny"
+    shutil.copytree(tiny, repo / "snapshots" / COMMIT)
+    shutil.copytree(tiny, repo / "snapshots" / COMMIT / "multilingual")
+    (repo / "refs").mkdir()
+    (repo / "refs" / "main").write_text(COMMIT)
+    return home
+
+
+def load_in_child(source: str, home: Path) -> subprocess.CompletedProcess[str]:
+    """Loads in a process of its own: the hub's client reads its environment once, when it is imported."""
+    program = (
+        "import sys\nfrom worker import checkpoint\nfrom worker.errors import CheckpointRefused\n"
+        "try:\n    loaded = checkpoint.load(sys.argv[1], 'cpu', 'fp32')\n"
+        "except CheckpointRefused as refused:\n    sys.exit(str(refused))\n"
+        "print(loaded.name, loaded.revision)\n"
+    )
+    environment = os.environ | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(Path.cwd())}
+    environment.pop("HF_HUB_CACHE", None)
+    return subprocess.run(
+        [sys.executable, "-c", program, source],
+        env=environment, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("someone/laya-tiny", "someone/laya-tiny"),
+        (f"someone/laya-tiny@{COMMIT}", "someone/laya-tiny"),
+        (f"someone/laya-tiny@{COMMIT}#multilingual", "someone/laya-tiny/multilingual"),
+    ],
+)
+def test_a_hub_id_with_revision_and_subfolder(hub: Path, source: str, name: str) -> None:
+    ran = load_in_child(source, hub)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.split() == [name, COMMIT]
+
+
+@pytest.mark.parametrize("source", ["someone/nothing", "someone/laya-tiny@main#nowhere", "not an id"])
+def test_a_hub_id_that_is_not_to_be_had(hub: Path, source: str) -> None:
+    ran = load_in_child(source, hub)
+    assert ran.returncode == 1
+    assert len(ran.stderr.strip().splitlines()) == 1, ran.stderr
+    assert source.partition("@")[0].partition("#")[0] in ran.stderr
