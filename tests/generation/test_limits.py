@@ -147,7 +147,7 @@ def test_a_stream_may_outlast_the_exchanges_deadline(backend: Stage) -> None:
         end = time.monotonic() + 3.0
         while time.monotonic() < end:
             scene.chunk(event(1))
-            time.sleep(0.1)
+            time.sleep(0.1)  # what a slow model does; nothing waits for it
         scene.end()
 
     with (

@@ -15,6 +15,7 @@ import pytest
 
 from tests.servers import (
     BIN,
+    START_SECONDS,
     Program,
     clean_environment,
     free_port,
@@ -136,10 +137,13 @@ def test_gunicorn_options_that_it_cannot_work_with_stop_the_start(arguments: str
 def before_health(url: str) -> set[int | None]:
     """What GET /health gave until it was 200; None where nobody answered."""
     found = set()
-    while (status := status_of(url)) != 200:
-        found.add(status)
-        time.sleep(0.02)
-    return found
+
+    def healthy() -> bool:
+        found.add(status_of(url))
+        return 200 in found
+
+    wait_until(healthy, START_SECONDS, "health")
+    return found - {200}
 
 
 def test_a_port_that_opens_when_it_is_warm_refuses_until_then() -> None:
