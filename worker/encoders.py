@@ -196,11 +196,29 @@ def pack(part: nn.Module) -> None:
             module.weight = None
 
 
+def rounded(count: int) -> int:
+    """The number of rows that oneDNN is given for `count`: itself up to 32, then at most a sixteenth more.
+
+    oneDNN compiles code for each number of rows that it meets, 0.5 ms and 0.6 MiB for a layer, and keeps the last
+    1,024 of these; what it drops leaves holes that malloc does not give back. With every number its own code, four
+    thousand random requests took 1.8 GB and the next took more; of these numbers there are 96 up to 512, and none is
+    dropped. Filling up costs a pass 1.01 to 1.04 of its time (base size, random lengths from 33 to 512, all compiled
+    before; two-core AMD EPYC virtual machine, 2026-12-01).
+    """
+    step = max(1, (1 << (count - 1).bit_length()) // 32)
+    return -(-count // step) * step
+
+
 def linear(module: Any, state: Tensor) -> Tensor:
     """A linear layer in its weights' own precision."""
     packed = getattr(module, "packed", None)
     if packed is not None:
-        return torch.ops.mkldnn._linear_pointwise(state, packed, module.bias, "none", [], "")
+        rows = state.flatten(0, -2)
+        count = rows.shape[0]
+        if spare := rounded(count) - count:
+            rows = F.pad(rows, (0, 0, 0, spare))
+        done = torch.ops.mkldnn._linear_pointwise(rows, packed, module.bias, "none", [], "")
+        return done[:count].unflatten(0, state.shape[:-1])
     return F.linear(state.to(module.weight.dtype), module.weight, module.bias)
 
 
