@@ -201,7 +201,7 @@ def rounded(count: int) -> int:
 
     oneDNN compiles code for each number of rows that it meets, 0.5 ms and 0.6 MiB for a layer, and keeps the last
     1,024 of these; what it drops leaves holes that malloc does not give back. With every number its own code, four
-    thousand random requests took 1.8 GB and the next took more; of these numbers there are 96 up to 512, and none is
+    thousand random requests took 1.8 GB, still growing; of these numbers there are 96 up to 512, and none is
     dropped. Filling up costs a pass 1.01 to 1.04 of its time (base size, random lengths from 33 to 512, all compiled
     before; two-core AMD EPYC virtual machine, 2026-12-01).
     """
