@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.generation.stage import SECONDS, Client, Scene, Stage
-from tests.parity.corpus import multipart
+from tests.parity.wire import multipart
 from tests.servers import Program, start_jevproxy
 
 MIB = 1024 * 1024

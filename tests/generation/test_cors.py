@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.generation.stage import CHAT, Scene, Stage
-from tests.parity.corpus import request
-from tests.parity.wire import Answer, ask
+from tests.parity.wire import Answer, ask, request
 from tests.servers import Program, start_jevproxy
 
 PAGE, LOCAL, OTHER = "https://app.example", "http://[::1]:3000", "https://app.example.evil.test"

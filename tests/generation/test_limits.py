@@ -9,8 +9,7 @@ import pytest
 
 from tests.generation.conftest import ROUTES, STREAM_IDLE
 from tests.generation.stage import CHAT, SECONDS, Client, Scene, Stage, event
-from tests.parity.corpus import request
-from tests.parity.wire import Answer, ask
+from tests.parity.wire import Answer, ask, request
 from tests.servers import Program, free_port, start_jevproxy, wait_until
 
 

@@ -1,7 +1,6 @@
 """The corpus: malformed and odd requests, each sent as these bytes to a backend and to jevproxy before it.
 
-Cases whose answers differ are in `DIFFERS`, those that nginx changes in `NGINX_DIFFERS`, each by the name of a
-difference; `differences` tells what is answered instead, and docs/http.md gives each its reason.
+`differences` tells which of them are answered otherwise, and how.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import zlib
 from dataclasses import dataclass
 
 from tests.parity.lenient import ANSWERS
+from tests.parity.wire import chunked, multipart, request
 
 ROUTES = (
     "decisions,generation,GET /x/*,POST /x/*,PUT /x/*,DELETE /x/*,PATCH /x/*,POST /answer/*,GET /answer/*"
@@ -32,36 +32,8 @@ class Case:
     raw: bytes
 
 
-def request(
-    line: str | bytes = "POST /v1/systemone",
-    body: bytes = b"",
-    *fields: bytes,
-    type_: bytes | None = b"application/json",
-    length: bool = True,
-    version: bytes = b"HTTP/1.1",
-) -> bytes:
-    """A request that asks for the connection's end; Host, Content-Type and Content-Length unless told otherwise."""
-    line = line if isinstance(line, bytes) else line.encode()
-    head = [line + b" " + version, b"Host: frontend.test", b"Connection: close"]
-    head += [b"Content-Type: " + type_] if type_ else []
-    head += [b"Content-Length: %d" % len(body)] if length else []
-    return b"\r\n".join([*head, *fields, b"", body])
-
-
-def chunked(*pieces: bytes, end: bytes = b"0\r\n\r\n") -> bytes:
-    return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + end
-
-
 def dumped(document: object) -> bytes:
     return json.dumps(document, ensure_ascii=False).encode()
-
-
-def multipart(name: bytes, file: bytes, boundary: bytes = b"----b") -> bytes:
-    return (
-        b"--%b\r\nContent-Disposition: form-data; name=\"prompt\"\r\n\r\na hat\r\n"
-        b"--%b\r\nContent-Disposition: form-data; name=\"image\"; filename=\"%b\"\r\n"
-        b"Content-Type: image/png\r\n\r\n%b\r\n--%b--\r\n" % (boundary, boundary, name, file, boundary)
-    )  # fmt: skip
 
 
 def _bodies() -> list[Case]:
@@ -343,82 +315,3 @@ def _answers() -> list[Case]:
 
 
 CASES = [*_bodies(), *_types(), *_targets(), *_fields(), *_framing(), *_answers()]
-
-
-def _by_case(differences: dict[str, list[str]]) -> dict[str, str]:
-    found = {case: name for name, cases in differences.items() for case in cases}
-    assert found.keys() <= {case.name for case in CASES}
-    return found
-
-
-DIFFERS = _by_case(
-    {
-        "not well-formed": [
-            "two content types", "method: a lower-case method", "method: a raw space in the target",
-            "method: a raw UTF-8 target", "method: a control character in the target", "method: no target",
-            "method: a fragment",
-            "field: a space before the colon", "field: a name with a space", "field: no colon", "field: no name",
-            "field: a folded value", "field: a NUL in a value", "field: a bare CR in a value",
-            "field: a name in UTF-8", "field: two hosts", "framing: chunked of HTTP/1.0",
-            "framing: the same length twice", "framing: a length and chunked", "framing: two lengths that differ",
-            "framing: a length with a plus", "framing: a negative length", "framing: a length in hex",
-            "framing: a length with a space within", "framing: a length list", "framing: a length that is a word",
-            "framing: an empty length", "framing: chunked twice", "framing: identity", "framing: chunked, identity",
-            "framing: xchunked", "framing: chunked behind a vertical tab", "framing: a chunk size that is none",
-            "framing: a chunk size with 0x", "framing: a chunk longer than its size",
-            "framing: a chunk size with a minus", "framing: bare line feeds", "framing: HTTP/2.0",
-            "framing: no version", "framing: a TLS hello",
-        ],
-        "request line too long": ["framing: a request line of 9000 letters"],
-        "expectation": ["field: an unknown expectation"],
-        "fields too large": ["framing: a field of 20000 letters", "framing: 200 fields"],
-        "transfer coding": ["framing: gzip, chunked"],
-        "no such path": [
-            "method: OPTIONS *", "method: CONNECT", "method: an unknown path", "method: the root",
-            "method: a known path in capitals",
-        ],
-        "no such method": [
-            "method: an unknown method", "method: OPTIONS", "method: TRACE", "method: GET on a POST path",
-        ],
-        "dot segments": [
-            "method: a dot segment within a subtree", "method: an encoded dot segment",
-            "method: an encoded slash after dots", "method: a single dot",
-        ],
-        "hop-by-hop": [
-            "field: a proxy authorization", "field: keep-alive and proxy-connection", "field: TE and Trailer",
-            "field: a connection that names a field", "field: an upgrade to a websocket",
-            "field: an upgrade to h2c", "field: expect 100-continue",
-        ],
-        "absolute form": ["method: a target in absolute form"],
-        "empty line first": ["framing: an empty line first"],
-    }
-)  # fmt: skip
-
-NGINX_DIFFERS = _by_case(
-    {
-        "nginx: refused": [
-            "target: an encoded NUL", "target: a bad percent", "method: OPTIONS *", "method: CONNECT",
-            "framing: a chunk size that is none", "framing: a chunk size with 0x",
-            "framing: a chunk longer than its size", "framing: a chunk size with a minus", "framing: no host",
-            "framing: an empty host", "framing: a host with a path", "framing: a field of 20000 letters",
-        ],
-        "nginx: TRACE": ["method: TRACE"],
-        "nginx: transfer coding": [
-            "framing: identity", "framing: chunked, identity", "framing: gzip, chunked", "framing: xchunked",
-            "framing: chunked behind a tab", "framing: chunked behind a vertical tab",
-        ],
-        "nginx: version": ["framing: HTTP/2.0"],
-        "nginx: HTTP/0.9": ["framing: no version"],
-        "nginx: mended": [
-            "field: an unknown expectation", "field: no colon", "field: a name in UTF-8",
-            "framing: bare line feeds",
-        ],
-        "nginx: field dropped": ["field: a name with odd tokens"],
-        "nginx: named by Connection": ["field: a connection that names a field", "field: an upgrade to h2c"],
-        "nginx: framing": [
-            "framing: chunked", "framing: one byte a chunk", "framing: an empty chunked body",
-            "framing: chunk extensions", "framing: a trailer", "framing: sizes in capitals with zeros",
-            "framing: chunked in capitals", "framing: a length with zeros",
-        ],
-    }
-)  # fmt: skip

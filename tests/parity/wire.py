@@ -1,4 +1,4 @@
-"""Bytes over a socket: one request as it is, one answer taken apart."""
+"""Bytes over a socket: a request put together, one sent as it is, one answer taken apart."""
 
 from __future__ import annotations
 
@@ -39,6 +39,34 @@ class Answer:
 
     def json(self) -> Any:
         return json.loads(self.body)
+
+
+def request(
+    line: str | bytes = "POST /v1/systemone",
+    body: bytes = b"",
+    *fields: bytes,
+    type_: bytes | None = b"application/json",
+    length: bool = True,
+    version: bytes = b"HTTP/1.1",
+) -> bytes:
+    """A request that asks for the connection's end; Host, Content-Type and Content-Length unless told otherwise."""
+    line = line if isinstance(line, bytes) else line.encode()
+    head = [line + b" " + version, b"Host: frontend.test", b"Connection: close"]
+    head += [b"Content-Type: " + type_] if type_ else []
+    head += [b"Content-Length: %d" % len(body)] if length else []
+    return b"\r\n".join([*head, *fields, b"", body])
+
+
+def chunked(*pieces: bytes, end: bytes = b"0\r\n\r\n") -> bytes:
+    return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + end
+
+
+def multipart(name: bytes, file: bytes, boundary: bytes = b"----b") -> bytes:
+    return (
+        b"--%b\r\nContent-Disposition: form-data; name=\"prompt\"\r\n\r\na hat\r\n"
+        b"--%b\r\nContent-Disposition: form-data; name=\"image\"; filename=\"%b\"\r\n"
+        b"Content-Type: image/png\r\n\r\n%b\r\n--%b--\r\n" % (boundary, boundary, name, file, boundary)
+    )  # fmt: skip
 
 
 def exchange(port: int, raw: bytes, tls: ssl.SSLContext | None = None) -> bytes:
