@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -254,13 +255,12 @@ def test_onednn_is_given_few_numbers_of_rows() -> None:
 
 def test_a_filled_linear_is_the_plain_one() -> None:
     plain = torch.nn.Linear(48, 20)
-    ready = torch.nn.Sequential(torch.nn.Linear(48, 20))
-    ready.load_state_dict({f"0.{name}": value for name, value in plain.state_dict().items()})
+    ready = deepcopy(plain)
     pack(ready)
     for shape in ((1, 48), (33, 48), (5, 13, 48), (3, 1, 48), (130, 48), (300, 48)):
         state = torch.randn(shape)
         with torch.inference_mode():
-            found = linear(ready[0], state)
+            found = linear(ready, state)
             assert found.shape == (*shape[:-1], 20)
             torch.testing.assert_close(found, plain(state), atol=1e-5, rtol=0)
 
