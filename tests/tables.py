@@ -1,6 +1,6 @@
-"""What is written out of the settings' tables in the code: docs/settings.md's rows and deploy/etc's files.
+"""Writes the settings tables of docs/settings.md and the files of deploy/etc from the settings in the code.
 
-`python -m tests.tables` writes them anew; the tests compare.
+`python -m tests.tables` writes them; the tests compare.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ PROXY_FILE = ROOT / "deploy" / "etc" / "jevproxy.env"
 WORKER_FILE = ROOT / "deploy" / "etc" / "jevworker.env"
 
 PROXY_HEAD = """\
-# jevproxy's settings, read by systemd. Every one is here with its default; docs/settings.md has them in one table.
-# After a change: systemctl restart jevproxy (nobody is refused meanwhile).
+# jevproxy's settings, read by systemd. Every setting is listed with its default; docs/settings.md has the table.
+# After a change: systemctl restart jevproxy. No client is refused meanwhile.
 """
 PROXY_TAIL = """\
-# Where it listens is jevproxy.socket's ListenStream, which goes before this.
+# jevproxy.socket's ListenStream decides where jevproxy listens under systemd, whatever stands here.
 #OMNI_JEV_BIND=127.0.0.1:8080
 
-# gunicorn's own settings. Two processes for two cores is a start; each has OMNI_JEV_MAX_CONCURRENT slots.
+# gunicorn's own settings. Start with two processes on two cores; each allows OMNI_JEV_MAX_CONCURRENT exchanges.
 GUNICORN_CMD_ARGS=--workers=2
 """
 WORKER_HEAD = """\
-# The settings of every worker on this host, read by systemd. Every one is here with its default.
-# One worker's own go to jevworker-PORT.env beside this file, such as LAYA_DEVICE=cuda:1 in jevworker-8001.env.
+# Settings of every worker on this host, read by systemd. Every setting is listed with its default.
+# Settings of a single worker go into jevworker-PORT.env beside this file: LAYA_DEVICE=cuda:1 in jevworker-8001.env.
 # After a change: deploy/roll with the ports of all workers.
 """
 WORKER_TAIL = """\
-# The port is the instance's name (jevworker@8000). Not to be set here.
+# The instance's name sets the port (jevworker@8000). Do not set it here.
 #LAYA_PORT=8000
 """
 
@@ -56,9 +56,12 @@ def worker_rows() -> list[str]:
     ]
 
 
-def block(variable: str, default: str, words: str) -> str:
-    comment = textwrap.fill(words, 100, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
-    return f"{comment}\n#{variable}={default}\n"
+def block(variable: str, default: str, *sentences: str) -> str:
+    lines = (
+        textwrap.fill(words, 100, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
+        for words in sentences
+    )
+    return "\n".join([*lines, f"#{variable}={default}\n"])
 
 
 def proxy_file() -> str:
@@ -66,13 +69,14 @@ def proxy_file() -> str:
     return "\n".join([PROXY_HEAD, *(block(k.variable, k.default, k.meaning) for k in knobs), PROXY_TAIL])
 
 
-def blank(shown: str) -> str:
-    return f"; {shown} where it is blank" if shown else ""
+def accepted(knob: worker.settings.Knob) -> str:
+    blank = f" Blank: {knob.shown}." if knob.shown else ""
+    return f"Takes {knob.accepted}.{blank}"
 
 
 def worker_file() -> str:
     knobs = [knob for knob in worker.settings.KNOBS if knob.variable != "LAYA_PORT"]
-    blocks = (block(k.variable, k.default, f"{k.meaning} ({k.accepted}){blank(k.shown)}") for k in knobs)
+    blocks = (block(k.variable, k.default, k.meaning, accepted(k)) for k in knobs)
     return "\n".join([WORKER_HEAD, *blocks, WORKER_TAIL])
 
 
