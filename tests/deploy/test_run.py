@@ -49,3 +49,11 @@ def test_a_refused_setting_stops_it() -> None:
     done = subprocess.run(RUN, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     assert "LAYA_WIRE" in done.stderr and "starting jevworker failed" in done.stderr
+
+
+def test_a_formatter_without_an_answer_says_so() -> None:
+    """README's first command while nothing serves: curl prints nothing."""
+    command = [sys.executable, str(ROOT / "deploy" / "readable.py")]
+    done = subprocess.run(command, input="", capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "no answer came: is `make run` still running?\n"
