@@ -11,6 +11,7 @@ import pytest
 
 import jevproxy.settings
 import worker.settings
+from jevproxy import headers
 from tests.servers import ROOT, Program
 from tests.tables import proxy_rows, worker_rows
 from tests.test_architecture import ORDER
@@ -102,3 +103,16 @@ def test_the_readme_shows_every_top_level_name() -> None:
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in {Path(line).parts[0] for line in listed.splitlines()}:
         assert f"`{name}" in TEXTS["README.md"], name
+
+
+def test_the_fields_that_do_not_cross_are_listed() -> None:
+    """docs/http.md names every field that `to_backend` drops, and no other."""
+    item = re.search(r"^- \*\*These fields do not cross:\*\*(.+?)^- ", TEXTS["docs/http.md"], re.M | re.S)
+    assert item
+    named = {name.lower() for name in re.findall(r"\b[A-Z][\w-]+", item[1])}
+    kept = [name for name, _ in headers.to_backend([(name, "x") for name in named], "id")]
+    assert kept == ["X-Request-Id"] and named >= headers.HOP_BY_HOP | {
+        "expect",
+        "content_length",
+        "transfer_encoding",
+    }
