@@ -3,6 +3,7 @@
 import os
 import sys
 
+from .notify import refuse
 from .settings import SettingsError, load
 
 
@@ -10,7 +11,7 @@ def main() -> None:
     try:
         load()
     except SettingsError as error:
-        sys.exit(f"jevproxy: {error}")
+        refuse(error)
     os.execv(
         sys.executable,
         [

@@ -7,12 +7,13 @@ import signal
 import tempfile
 from typing import Any
 
+from .notify import refuse, status
 from .settings import METRICS_DIRECTORY, SettingsError, load, metrics_directory
 
 try:
     _settings = load()
 except SettingsError as error:
-    raise SystemExit(f"jevproxy: {error}") from None
+    refuse(error)
 
 # What ends a process.
 _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
@@ -91,9 +92,11 @@ def when_ready(server: Any) -> None:
 
     def terminate(number: int, frame: Any) -> None:
         server.signal(signal.SIGQUIT if seen else number, frame)
+        status(f"draining: what is in flight has {_settings.drain:g} seconds")
         seen.append(number)
 
     signal.signal(signal.SIGTERM, terminate)
+    status(f"ready, forwards to {_settings.backend_url}")
 
 
 def child_exit(server: Any, worker: Any) -> None:

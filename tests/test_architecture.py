@@ -14,8 +14,8 @@ LIMIT = 350
 # Lowest first. `gunicorn_conf` stands beside: it may import what any module may, and none imports it.
 ORDER = {
     "jevproxy": [
-        "errors", "settings", "headers", "body", "sockets", "client", "response", "idle", "upstream", "observe",
-        "exchange", "delivery", "server", "cors", "app", "wsgi",
+        "errors", "settings", "notify", "headers", "body", "sockets", "client", "response", "idle", "upstream",
+        "observe", "exchange", "delivery", "server", "cors", "app", "wsgi",
     ],
     "worker": [
         "errors", "settings", "document", "protocol", "rows", "groups", "usage", "buckets", "answers", "encoders",

@@ -6,6 +6,7 @@ import re
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tests.servers import (
     BIN,
     ROOT,
     Program,
+    clean_environment,
     free_port,
     listens,
     status_of,
@@ -105,14 +107,45 @@ def test_jevproxy_takes_its_socket_from_systemd(tmp_path: Path) -> None:
         wait_until(lambda: program.output().count("Booting worker") == 2, what="both processes")
 
 
-def test_systemd_is_told_when_jevproxy_serves(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
-        told.bind(str(tmp_path / "notify"))
-        told.settimeout(60)
-        port = free_port()
-        url = f"http://127.0.0.1:{port}"
-        settings = {"OMNI_JEV_BIND": f"127.0.0.1:{port}", "NOTIFY_SOCKET": str(tmp_path / "notify")}
-        with Program([BIN / "jevproxy"], settings, url=url, ready=lambda: listens(url)) as program:
-            assert b"READY=1" in told.recv(4096)
-            assert status_of(url) is not None
-            assert program.stop() == 0
+@pytest.fixture
+def told(tmp_path: Path) -> Iterator[socket.socket]:
+    """Stands in for systemd's notification socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind(str(tmp_path / "notify"))
+        listening.settimeout(60)
+        yield listening
+
+
+def test_systemd_is_told_when_jevproxy_serves_and_when_it_drains(told: socket.socket) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    settings = {
+        "OMNI_JEV_BIND": f"127.0.0.1:{port}",
+        "OMNI_JEV_BACKEND_URL": "http://127.0.0.1:9/prefix",
+        "OMNI_JEV_DRAIN": "7.5",
+        "NOTIFY_SOCKET": told.getsockname(),
+    }
+    with Program([BIN / "jevproxy"], settings, url=url, ready=lambda: listens(url)) as program:
+        assert b"READY=1" in told.recv(4096)
+        assert told.recv(4096) == b"STATUS=ready, forwards to http://127.0.0.1:9/prefix"
+        assert status_of(url) is not None
+        assert program.stop() == 0
+    assert told.recv(4096) == b"STATUS=draining: what is in flight has 7.5 seconds"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [[BIN / "jevproxy"], [sys.executable, "-m", "gunicorn", "-k", "gevent", "jevproxy.wsgi"]],
+    ids=["jevproxy", "gunicorn"],
+)
+def test_a_setting_that_is_refused_is_not_tried_again(command: list[str], told: socket.socket) -> None:
+    """The exit status that both units take for final, and the sentence as the unit's status."""
+    for unit in ("jevproxy.service", "jevworker@.service"):
+        assert "\nRestartPreventExitStatus=78\n" in (UNITS / unit).read_text()
+    settings = {"OMNI_JEV_TIMEOUT": "soon", "NOTIFY_SOCKET": told.getsockname()}
+    done = subprocess.run(
+        command, cwd=ROOT, env=clean_environment(settings), stderr=subprocess.PIPE, text=True
+    )
+    sentence = "OMNI_JEV_TIMEOUT takes a number from 0.05 to 86400"
+    assert (done.returncode, done.stderr) == (78, f"jevproxy: {sentence}\n")
+    assert told.recv(4096) == f"STATUS={sentence}".encode()
