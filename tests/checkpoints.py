@@ -25,7 +25,7 @@ from transformers import (
     RobertaModel,
 )
 
-from worker.model import Decision
+from worker.model import LayaModel
 
 # `base` and `large` have the work a token of published encoders of these sizes.
 SIZES: dict[str, dict[str, int]] = {
@@ -69,7 +69,7 @@ def write(
     torch.manual_seed(seed)
     encoder = _encoder(family, size, len(tokenizer))
     encoder.config.save_pretrained(directory / "encoder")
-    model = Decision(encoder, own["head_layers"], len(own["act_costs"]) + 1)
+    model = LayaModel(encoder, own["head_layers"], len(own["act_costs"]) + 1)
     _spread(model)
     save_file(
         {name: tensor.contiguous() for name, tensor in model.state_dict().items()},

@@ -18,17 +18,29 @@ ORDER = {
         "observe", "exchange", "delivery", "server", "cors", "app", "wsgi",
     ],
     "worker": [
-        "errors", "settings", "document", "protocol", "rows", "groups", "usage", "buckets", "answers", "encoders",
-        "model", "folder", "checkpoint", "graphs", "engine", "turns", "lane", "decide", "batch", "catalog", "loading",
-        "observe", "refusals", "server", "body", "openapi", "app", "wsgi",
+        "errors", "settings", "document", "protocol", "rows", "option_parts", "usage", "buckets", "answers", "layouts",
+        "tensors", "linears", "encoders", "model", "folder", "sources", "encoder_config", "checkpoint", "graphs",
+        "engine", "turns", "lane", "decide", "batch", "catalog", "loading", "observe", "refusals", "server", "body",
+        "openapi", "app", "wsgi",
     ],
 }  # fmt: skip
 BESIDE = {"gunicorn_conf", "__main__", "compare"}
 
 # Who may import what. A name that is not here is open to every module.
 ONLY = {
-    "torch": {"worker.encoders", "worker.model", "worker.checkpoint", "worker.graphs", "worker.engine"},
-    "transformers": {"worker.model", "worker.checkpoint"},
+    "torch": {
+        "worker.layouts",
+        "worker.tensors",
+        "worker.linears",
+        "worker.encoders",
+        "worker.model",
+        "worker.checkpoint",
+        "worker.graphs",
+        "worker.engine",
+    },
+    "transformers": {"worker.checkpoint"},
+    "tokenizers": {"worker.folder"},
+    "huggingface_hub": {"worker.sources"},
     "flask": {"jevproxy.app", "worker.app"},
     "flask_cors": {"jevproxy.cors"},
     "requests": {"jevproxy.upstream"},

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from worker.errors import AnswerWrong
-from worker.protocol import Question
+from worker.protocol import QUESTION_TYPES, Question
 from worker.rows import Logits, text_of
 
-# Outside these bounds a fitted temperature tells more of its fit than of the model (the published
-# checkpoints have one of 0.1, which would print a 0.24 as 0.99).
+# A temperature outside these bounds says more about how it was fitted than about the model: the published checkpoints
+# have one of 0.1, which would turn a probability of 0.24 into 0.99.
 TEMPERATURE_RANGE = (0.5, 5.0)
-TYPES = ("choice", "score", "noul")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +28,23 @@ class Temperatures:
     def of(self, question_type: str, options: int) -> float:
         """The temperature of a question with so many options."""
         size = "2" if options <= 2 else "3-5" if options <= 5 else "6-10" if options <= 10 else "11+"
-        return self.by_options.get(f"{question_type}:{size}", self.by_type[TYPES.index(question_type)])
+        return self.by_options.get(
+            f"{question_type}:{size}", self.by_type[QUESTION_TYPES.index(question_type)]
+        )
 
 
-def temperatures(by_type: Sequence[Any], by_options: Mapping[str, Any]) -> tuple[Temperatures, list[str]]:
+def read_temperatures(
+    by_type: Sequence[Any], by_options: Mapping[str, Any]
+) -> tuple[Temperatures, list[str]]:
     """Usable temperatures from a checkpoint's config, and a line for each that had to be replaced."""
-    given = {f"temperature[{TYPES[i]}]": value for i, value in enumerate(by_type)} | dict(by_options)
+    given = {f"temperature[{QUESTION_TYPES[i]}]": value for i, value in enumerate(by_type)} | dict(by_options)
     used = {name: _usable(value) for name, value in given.items()}
     replaced = [
         f"{name} is {given[name]!r}; {used[name]:g} is used, and confidences may be off"
         for name in given
         if isinstance(given[name], bool) or given[name] != used[name]
     ]
-    first, second, third = (used[f"temperature[{name}]"] for name in TYPES)
+    first, second, third = (used[f"temperature[{name}]"] for name in QUESTION_TYPES)
     return Temperatures((first, second, third), {name: used[name] for name in by_options}), replaced
 
 
@@ -65,20 +68,21 @@ def softmax(logits: Sequence[float], temperature: float = 1.0) -> list[float]:
 
 
 def choice_confidence(p: Sequence[float]) -> float:
-    """The contract's confidence of a choice: how far the top lies above an even spread, in [0, 1]."""
+    """The contract's confidence of a choice: how far its probability lies above an even spread, in [0, 1]."""
     even = 1 / len(p)
     return 1.0 if len(p) == 1 else min(1.0, max(0.0, (max(p) - even) / (1 - even)))
 
 
 def score_confidence(p: Sequence[float]) -> float:
-    """The contract's confidence of a score: how near levels lie to the modal one, against an even spread."""
+    """The contract's confidence of a score: how near the most probable level the others lie, compared with an even
+    spread, in [0, 1]."""
     n = len(p)
     if n == 1:
         return 1.0
     mode = p.index(max(p))
-    spread = sum(q * abs(i - mode) for i, q in enumerate(p))
+    distance = sum(q * abs(i - mode) for i, q in enumerate(p))
     even = sum(abs(i - (n - 1) / 2) for i in range(n)) / n
-    return min(1.0, max(0.0, 1 - spread / even))
+    return min(1.0, max(0.0, 1 - distance / even))
 
 
 def entropy_confidence(p: Sequence[float]) -> float:
@@ -89,78 +93,78 @@ def entropy_confidence(p: Sequence[float]) -> float:
     return min(1.0, max(0.0, 1 - entropy / math.log(len(p))))
 
 
-def answer(question: Question, logits: Logits, heat: Temperatures, wire: str) -> dict[str, Any]:
+def answer(question: Question, logits: Logits, temperatures: Temperatures, wire: str) -> dict[str, Any]:
     """The answer to a question in the form of `wire` (jev or laya)."""
-    p = softmax(logits.options, heat.of(question.type, len(logits.options)))
+    p = softmax(logits.options, temperatures.of(question.type, len(logits.options)))
     act = softmax(logits.actions)[0]
-    form = _laya_answer if wire == "laya" else _jev_answer
-    return form(question, p, act)
+    build = _laya_answer if wire == "laya" else _jev_answer
+    return build(question, p, act)
 
 
 def _jev_answer(question: Question, p: list[float], act: float) -> dict[str, Any]:
-    own: dict[str, Any] = {"type": question.type}
+    fields: dict[str, Any] = {"type": question.type}
     names = question.names
     if question.type == "noul":
-        own |= {"noul": p[1], "x_laya_confidence": max(p[1], 1 - p[1])}
+        fields |= {"noul": p[1], "x_laya_confidence": max(p[1], 1 - p[1])}
     elif question.type == "choice":
-        own |= {
+        fields |= {
             "choice": names[p.index(max(p))],
             "probabilities": dict(zip(names, p, strict=True)),
             "confidence": choice_confidence(p),
             "x_laya_confidence": entropy_confidence(p),
         }
     else:
-        own |= {
+        fields |= {
             "score": sum(i * q for i, q in enumerate(p)),
             "legend": dict(zip(names, question.criteria, strict=True)),
             "probabilities": dict(zip(names, p, strict=True)),
             "confidence": score_confidence(p),
             "x_laya_confidence": entropy_confidence(p),
         }
-    return own | {"x_answer_confidence": max(p), "x_act_probability": act}
+    return fields | {"x_answer_confidence": max(p), "x_act_probability": act}
 
 
 def _laya_answer(question: Question, p: list[float], act: float) -> dict[str, Any]:
     # laya-serve rounds to 4 decimals, and takes the contract's confidence from the rounded probabilities.
     names, rounded = question.names, [round(q, 4) for q in p]
     total = sum(rounded) or 1.0
-    shares = [q / total for q in rounded]
-    ending = {"answer_confidence": round(max(p), 4), "action": {"act_probability": round(act, 4)}}
+    normalized = [q / total for q in rounded]
+    last = {"answer_confidence": round(max(p), 4), "action": {"act_probability": round(act, 4)}}
     if question.type == "noul":
         return {
             "type": "noul",
             "noul": rounded[1],
             "confidence": round(max(p[1], 1 - p[1]), 4),
-            **ending,
+            **last,
         }
     common = {
         "probabilities": dict(zip(names, rounded, strict=True)),
         "confidence": round(entropy_confidence(p), 4),
-        **ending,
+        **last,
     }
     if question.type == "choice":
-        own = {"type": "choice", "choice": names[p.index(max(p))], **common}
-        return own | {"x_jev_confidence": round(choice_confidence(shares), 4)}
-    own = {
+        choice = {"type": "choice", "choice": names[p.index(max(p))], **common}
+        return choice | {"x_jev_confidence": round(choice_confidence(normalized), 4)}
+    score = {
         "type": "score",
         "score": round(sum(i * q for i, q in enumerate(p)), 4),
         "legend": {name: text_of(level) for name, level in zip(names, question.criteria, strict=True)},
         **common,
     }
-    return own | {"x_jev_confidence": round(score_confidence(shares), 4)}
+    return score | {"x_jev_confidence": round(score_confidence(normalized), 4)}
 
 
 def check(questions: Sequence[Question], answers: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise AnswerWrong unless there is one whole answer for each question, in order, of finite numbers."""
+    """Raises AnswerWrong unless every question has its answer, in order, complete and with finite numbers."""
     if [question.id for question in questions] != list(answers):
         raise AnswerWrong
     for question in questions:
-        given = answers[question.id]
-        numbers = [value for value in given.values() if isinstance(value, float)]
-        spread = given.get("probabilities")
+        answer = answers[question.id]
+        numbers = [value for value in answer.values() if isinstance(value, float)]
+        probabilities = answer.get("probabilities")
         if question.type != "noul":
-            if spread is None or tuple(spread) != question.names:
+            if probabilities is None or tuple(probabilities) != question.names:
                 raise AnswerWrong
-            numbers += spread.values()
-        if given["type"] != question.type or not all(map(math.isfinite, numbers)):
+            numbers += probabilities.values()
+        if answer["type"] != question.type or not all(map(math.isfinite, numbers)):
             raise AnswerWrong

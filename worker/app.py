@@ -19,7 +19,7 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed
 from worker import batch, document, observe, protocol
 from worker.body import CODINGS, Intake
 from worker.catalog import Catalog
-from worker.decide import Decision, Manner, decide
+from worker.decide import Decision, Outcome, Policy, decide
 from worker.errors import (
     ClientGone,
     CodingRefused,
@@ -100,7 +100,7 @@ def create_app(settings: Settings, serving: Serving) -> Flask:
     admission = Admission(settings.max_concurrent, metrics)
     intake = Intake(int(settings.max_body_mb * (1 << 20)), settings.body_timeout)
     leftovers = Intake(LEFTOVER, LEFTOVER_S)
-    manner = Manner(settings.wire, settings.overflow == "refuse")
+    policy = Policy(settings.wire, settings.overflow == "refuse")
     key = settings.api_key.encode("utf-8", "surrogateescape") if settings.api_key else None
 
     def permitted() -> bool:
@@ -129,7 +129,7 @@ def create_app(settings: Settings, serving: Serving) -> Flask:
             catalog = serving.ready()
             asked = protocol.parse(read_document(), settings.wire)
             model = catalog.find(asked.model)
-            found = decide(model, catalog.lane, asked.state, asked.questions, manner, presence_check())
+            found = decide(model, catalog.lane, asked.state, asked.questions, policy, presence_check())
         response = answer({"model": name_of(model), "answers": found.answers, "usage": found.usage})
         response.headers["Server-Timing"] = counted(found).header()
         return response
@@ -141,7 +141,7 @@ def create_app(settings: Settings, serving: Serving) -> Flask:
             catalog = serving.ready()
             asked = protocol.parse_batch(read_document(), settings.wire)
             model = catalog.find(asked.model)
-            found = each_counted(batch.outcomes(model, catalog.lane, asked, manner, presence_check()))
+            found = each_counted(batch.outcomes(model, catalog.lane, asked, policy, presence_check()))
             if not (asked.stream or NDJSON in request.headers.get("Accept", "")):
                 return answer(batch.whole(name_of(model), found))
             g.streamed = Streamed()
@@ -156,7 +156,7 @@ def create_app(settings: Settings, serving: Serving) -> Flask:
         metrics.decided(seconds, found.usage["input_tokens"])
         return seconds
 
-    def each_counted(outcomes: Iterator[Decision | Refused]) -> Iterator[Decision | Refused]:
+    def each_counted(outcomes: Iterator[Outcome]) -> Iterator[Outcome]:
         for outcome in outcomes:
             if isinstance(outcome, Decision):
                 counted(outcome)
@@ -195,7 +195,7 @@ def create_app(settings: Settings, serving: Serving) -> Flask:
             return answer({"status": refused.error_type}, refused.status)
         facts: dict[str, Any] = {"status": "ok"}
         if permitted():
-            facts |= {"wire": settings.wire, "models": [dict(entry.facts) for entry in catalog.served]}
+            facts |= {"wire": settings.wire, "models": [dict(entry.facts) for entry in catalog.entries]}
         return answer(facts)
 
     def exposition() -> Response:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from worker.decide import Decision, Manner, Model, decide_each, plan
+from worker.decide import Outcome, Policy, ServedModel, decide_states, plan_question
 from worker.errors import Refused
 from worker.lane import Lane
-from worker.protocol import Batch, check_state
+from worker.protocol import BatchRequest, check_state
 
 # Rows that go to the lane at once: enough to fill a pass, few enough that others get their turn in between
 # and that a stream's first lines leave early.
@@ -27,7 +27,7 @@ class Counts:
     failed: int = 0
     usage: dict[str, int] = field(default_factory=lambda: {"input_tokens": 0, "output_tokens": 0})
 
-    def add(self, outcome: Decision | Refused) -> None:
+    def add(self, outcome: Outcome) -> None:
         """Count one state."""
         if isinstance(outcome, Refused):
             self.failed += 1
@@ -38,43 +38,43 @@ class Counts:
 
 
 def outcomes(
-    model: Model, lane: Lane, batch: Batch, manner: Manner, alive: Callable[[], bool]
-) -> Iterator[Decision | Refused]:
+    model: ServedModel, lane: Lane, batch: BatchRequest, policy: Policy, alive: Callable[[], bool]
+) -> Iterator[Outcome]:
     """Each state's decision or refusal, in order. Raises ClientGone; a refusal by the lane is an outcome."""
-    plans = [plan(model.reader, question, manner) for question in batch.questions]
+    plans = [plan_question(model.tokenizer, question, policy) for question in batch.questions]
     step = max(1, ROWS // len(batch.questions))
     for low in range(0, len(batch.states), step):
         states = batch.states[low : low + step]
         checked = [_checked(state, low + i) for i, state in enumerate(states)]
         good = [state for state, refused in zip(states, checked, strict=True) if refused is None]
         try:
-            decided = iter(decide_each(model, lane, good, plans, manner, alive) if good else [])
+            decided = iter(decide_states(model, lane, good, plans, policy, alive) if good else [])
         except Refused as refused:
             decided = iter([refused] * len(good))
         for wrong in checked:
             yield next(decided) if wrong is None else wrong
 
 
-def result(model_name: str, outcome: Decision | Refused) -> dict[str, Any]:
+def result(model_name: str, outcome: Outcome) -> dict[str, Any]:
     """A state's result object: answers and usage, or an error with its status."""
     if isinstance(outcome, Refused):
         return {"error": {"status": outcome.status, **outcome.body()}}
     return {"model": model_name, "answers": outcome.answers, "usage": outcome.usage}
 
 
-def lines(model_name: str, found: Iterator[Decision | Refused]) -> Iterator[bytes]:
+def lines(model_name: str, outcomes: Iterator[Outcome]) -> Iterator[bytes]:
     """The results as JSON lines, each with its state's index; the last line has the counts."""
     counts = Counts()
-    for index, outcome in enumerate(found):
+    for index, outcome in enumerate(outcomes):
         counts.add(outcome)
         yield encode({"index": index} | result(model_name, outcome)) + b"\n"
     yield encode({"summary": summary(counts)}) + b"\n"
 
 
-def whole(model_name: str, found: Iterator[Decision | Refused]) -> dict[str, Any]:
+def whole(model_name: str, outcomes: Iterator[Outcome]) -> dict[str, Any]:
     """The results as one document."""
     counts, results = Counts(), []
-    for outcome in found:
+    for outcome in outcomes:
         counts.add(outcome)
         results.append(result(model_name, outcome))
     return {"results": results, "total_usage": counts.usage, "x_summary": summary(counts)}

@@ -9,27 +9,38 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from worker import answers, groups, usage
+from worker import answers, option_parts, usage
 from worker.errors import Refused, TooManyTokens, words
 from worker.lane import Lane
 from worker.protocol import Question
-from worker.rows import Head, Logits, Reader, Row, State, fits, head, option_texts, read_state, row
-from worker.turns import Runs
+from worker.rows import (
+    Logits,
+    Prompt,
+    Row,
+    TokenizedState,
+    Tokenizer,
+    build_row,
+    fits,
+    option_texts,
+    tokenize_question,
+    tokenize_state,
+)
+from worker.turns import RowEngine
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
-    """A model that is ready to decide. `identity` names what runs: checkpoint and revision."""
+class ServedModel:
+    """A model that is ready to decide. `identity` says what runs: name and revision."""
 
     name: str
     identity: str
-    reader: Reader
+    tokenizer: Tokenizer
     temperatures: answers.Temperatures
-    engine: Runs
+    engine: RowEngine
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class Policy:
     """How to decide. `wire`: jev or laya. `refuse`: text that the model cannot see is refused, not cut."""
 
     wire: str = "jev"
@@ -47,16 +58,20 @@ class Decision:
     forward_s: float
 
 
+# What became of one state.
+Outcome = Decision | Refused
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a question is read, whatever the state: one head, or a head for each part of its options.
+    """How a question is read, whatever the state: one prompt, or a prompt for each part of its options.
 
-    `places`: for each head, which of the question's options it reads.
+    `parts`: for each prompt, the indices of the question's options that it has.
     """
 
     question: Question
-    heads: tuple[Head, ...]
-    places: tuple[Sequence[int], ...]
+    prompts: tuple[Prompt, ...]
+    parts: tuple[Sequence[int], ...]
 
 
 @dataclass(slots=True)
@@ -69,164 +84,166 @@ class Round:
     logits: list[Logits] = field(default_factory=list)
 
     def winners(self) -> list[int]:
-        """The question's option that each of the rows prefers."""
-        return groups.winners(self.plan.places, [logits.options for logits in self.logits])
+        """The index of each row's top option."""
+        return option_parts.winners(self.plan.parts, [logits.options for logits in self.logits])
 
 
 @dataclass(slots=True)
-class Reading:
-    """One state on its way, with each question's rounds: its options, then the winners of the round before."""
+class OpenState:
+    """A state that is being decided, with each question's rounds: all options, then the winners of the round before."""
 
-    state: State
+    state: TokenizedState
     rounds: list[list[Round]]
 
 
-def plan(reader: Reader, question: Question, manner: Manner, among: Sequence[int] | None = None) -> Plan:
-    """The heads of a question, or of the options `among` its own.
+def plan_question(
+    tokenizer: Tokenizer, question: Question, policy: Policy, among: Sequence[int] | None = None
+) -> Plan:
+    """The prompts of a question, or of those of its options that are in `among`.
 
-    A choice whose options one row cannot hold distinctly is read in parts. So is one that would be cut where
-    cuts are refused. Laya's own server reads every choice in one row; its wire keeps that.
+    A choice whose options one row cannot tell apart is read in parts. So is one that would be cut where
+    cuts are refused. laya-serve reads every choice in one row, and so does its wire here.
     """
 
-    def lacks(part: Head) -> bool:
-        cut = bool(part.options_cut or part.instructions_dropped)
-        # Options that are alike although they share no budget stay alike in a row of fewer.
-        collapsed = bool(part.alike) and part.per_option is not None
-        return not fits(reader, part) or collapsed or (manner.refuse and cut)
+    def lacks(prompt: Prompt) -> bool:
+        cut = bool(prompt.options_cut or prompt.instruction_tokens_dropped)
+        # Options that are the same at full length are the same in a row of fewer, too.
+        collapsed = bool(prompt.indistinguishable) and prompt.tokens_per_option is not None
+        return not fits(tokenizer, prompt) or collapsed or (policy.refuse and cut)
 
     texts = option_texts(question)
     options: Sequence[int] = range(len(texts)) if among is None else among
     count = 1
-    places: tuple[Sequence[int], ...] = (options,)
-    heads: tuple[Head, ...] = (head(reader, question, [texts[i] for i in options]),)
-    if manner.wire == "laya" or question.type != "choice":
-        return Plan(question, heads, places)
-    while count * 4 <= len(options) and any(map(lacks, heads)):
+    parts: tuple[Sequence[int], ...] = (options,)
+    prompts: tuple[Prompt, ...] = (tokenize_question(tokenizer, question, [texts[i] for i in options]),)
+    if policy.wire == "laya" or question.type != "choice":
+        return Plan(question, prompts, parts)
+    while count * 4 <= len(options) and any(map(lacks, prompts)):
         count *= 2
-        places = tuple([options[i] for i in part] for part in groups.parts(len(options), count))
-        heads = tuple(head(reader, question, [texts[i] for i in place]) for place in places)
-    return Plan(question, heads, places)
+        parts = tuple([options[i] for i in part] for part in option_parts.split(len(options), count))
+        prompts = tuple(tokenize_question(tokenizer, question, [texts[i] for i in part]) for part in parts)
+    return Plan(question, prompts, parts)
 
 
-def decide_each(
-    model: Model,
+def decide_states(
+    model: ServedModel,
     lane: Lane,
     states: Sequence[Any],
     plans: Sequence[Plan],
-    manner: Manner,
+    policy: Policy,
     alive: Callable[[], bool],
-) -> list[Decision | Refused]:
+) -> list[Outcome]:
     """The questions of `plans` about each state, in order; a state that cannot be decided has its Refused.
 
     All states' rows go to the lane together, so that they may share passes. Raises what the lane raises.
     """
     began = time.perf_counter()
     queue_s = forward_s = lane_s = 0.0
-    outcomes = [_first(model.reader, state, plans, manner) for state in states]
-    while rounds := [r for reading in outcomes if isinstance(reading, Reading) for r in _open(reading)]:
+    opened = [_open(model.tokenizer, state, plans, policy) for state in states]
+    while rounds := [r for each in opened if isinstance(each, OpenState) for r in _rounds_to_run(each)]:
         sent = time.perf_counter()
-        ran = lane.run(model.engine, [row for r in rounds for row in r.rows], alive)
+        result = lane.run(model.engine, [row for r in rounds for row in r.rows], alive)
         lane_s += time.perf_counter() - sent
-        queue_s, forward_s = queue_s + ran.queue_s, forward_s + ran.forward_s
-        found = iter(ran.logits)
+        queue_s, forward_s = queue_s + result.queue_s, forward_s + result.forward_s
+        logits = iter(result.logits)
         for r in rounds:
-            r.logits = [next(found) for _ in r.rows]
-        outcomes = [
-            _next(model.reader, reading, manner) if isinstance(reading, Reading) else reading
-            for reading in outcomes
+            r.logits = [next(logits) for _ in r.rows]
+        opened = [
+            _add_rounds(model.tokenizer, each, policy) if isinstance(each, OpenState) else each
+            for each in opened
         ]
     tokenize_s = time.perf_counter() - began - lane_s
 
-    def finished(reading: Reading) -> Decision | Refused:
+    def close(each: OpenState) -> Outcome:
         try:
-            given = _answers(model, reading, manner)
+            answered = _answers(model, each, policy)
         except Refused as refused:
             return refused
-        costs = [usage.summed([r.cost for r in rounds]) for rounds in reading.rounds]
-        count = usage.laya if manner.wire == "laya" else usage.jev
-        return Decision(given, count(len(reading.state.token_ids), costs), tokenize_s, queue_s, forward_s)
+        costs = [usage.sum_costs([r.cost for r in rounds]) for rounds in each.rounds]
+        count = usage.laya if policy.wire == "laya" else usage.jev
+        return Decision(answered, count(len(each.state.token_ids), costs), tokenize_s, queue_s, forward_s)
 
-    return [finished(outcome) if isinstance(outcome, Reading) else outcome for outcome in outcomes]
+    return [close(each) if isinstance(each, OpenState) else each for each in opened]
 
 
 def decide(
-    model: Model,
+    model: ServedModel,
     lane: Lane,
     state: Any,
     questions: Sequence[Question],
-    manner: Manner,
+    policy: Policy,
     alive: Callable[[], bool],
 ) -> Decision:
     """The questions about one state. Raises Refused (TooManyTokens, AnswerWrong) and what the lane raises."""
     began = time.perf_counter()
-    plans = [plan(model.reader, question, manner) for question in questions]
+    plans = [plan_question(model.tokenizer, question, policy) for question in questions]
     planned_s = time.perf_counter() - began
-    (outcome,) = decide_each(model, lane, [state], plans, manner, alive)
+    (outcome,) = decide_states(model, lane, [state], plans, policy, alive)
     if isinstance(outcome, Refused):
         raise outcome
     return replace(outcome, tokenize_s=planned_s + outcome.tokenize_s)
 
 
-def _first(reader: Reader, state: Any, plans: Sequence[Plan], manner: Manner) -> Reading | Refused:
+def _open(tokenizer: Tokenizer, state: Any, plans: Sequence[Plan], policy: Policy) -> OpenState | Refused:
     try:
-        read = read_state(reader, state)
-        return Reading(read, [[_round(reader, each, read, manner)] for each in plans])
+        tokenized = tokenize_state(tokenizer, state)
+        return OpenState(tokenized, [[_round(tokenizer, plan, tokenized, policy)] for plan in plans])
     except Refused as refused:
         return refused
 
 
-def _open(reading: Reading) -> list[Round]:
-    return [rounds[-1] for rounds in reading.rounds if not rounds[-1].logits]
+def _rounds_to_run(opened: OpenState) -> list[Round]:
+    return [rounds[-1] for rounds in opened.rounds if not rounds[-1].logits]
 
 
-def _next(reader: Reader, reading: Reading, manner: Manner) -> Reading | Refused:
-    """The reading with a round of winners for each question whose last one had several rows.
+def _add_rounds(tokenizer: Tokenizer, opened: OpenState, policy: Policy) -> OpenState | Refused:
+    """The state with a round of winners for each question whose last round had several rows.
 
-    A plan has at most a quarter as many heads as options, so the rounds come to an end.
+    A plan has at most a quarter as many prompts as options, so the rounds come to an end.
     """
     try:
-        for rounds in reading.rounds:
+        for rounds in opened.rounds:
             last = rounds[-1]
             if len(last.rows) > 1:
-                among = plan(reader, last.plan.question, manner, last.winners())
-                rounds.append(_round(reader, among, reading.state, manner))
+                plan = plan_question(tokenizer, last.plan.question, policy, last.winners())
+                rounds.append(_round(tokenizer, plan, opened.state, policy))
     except Refused as refused:
         return refused
-    return reading
+    return opened
 
 
-def _round(reader: Reader, each: Plan, state: State, manner: Manner) -> Round:
+def _round(tokenizer: Tokenizer, plan: Plan, state: TokenizedState, policy: Policy) -> Round:
     """The rows of a plan; raises TooManyTokens."""
-    question = each.question
-    built = [row(reader, part, state, question.id) for part in each.heads]
-    rows = [made for made, _ in built]
+    question = plan.question
+    built = [build_row(tokenizer, prompt, state, question.id) for prompt in plan.prompts]
+    rows = [row for row, _ in built]
     cost = usage.Cost(
         question=question,
-        tokens=sum(len(made.token_ids) for made in rows),
-        state_tokens_used=min(kept for _, kept in built),
-        heads=each.heads,
-        places=each.places,
-        parts=len(rows),
+        tokens=sum(len(row.token_ids) for row in rows),
+        state_tokens_used=min(used for _, used in built),
+        prompts=plan.prompts,
+        parts=plan.parts,
+        part_count=len(rows),
     )
-    if manner.refuse and (lost := usage.lost(cost, len(state.token_ids))):
-        raise TooManyTokens(f"Question '{words(question.id, 100)}', {lost}.")
-    return Round(each, rows, cost)
+    if policy.refuse and (cut := usage.first_cut(cost, len(state.token_ids))):
+        raise TooManyTokens(f"Question '{words(question.id, 100)}', {cut}.")
+    return Round(plan, rows, cost)
 
 
-def _logits(rounds: Sequence[Round]) -> Logits:
+def _merged_logits(rounds: Sequence[Round]) -> Logits:
     """One logit for every option of a question, from all of its rounds."""
     (last,) = rounds[-1].logits
     options = last.options
-    for parted in reversed(rounds[:-1]):
-        options = groups.merged([logits.options for logits in parted.logits], options)
+    for in_parts in reversed(rounds[:-1]):
+        options = option_parts.merge([logits.options for logits in in_parts.logits], options)
     return Logits(options, last.actions)
 
 
-def _answers(model: Model, reading: Reading, manner: Manner) -> dict[str, dict[str, Any]]:
-    questions = [rounds[0].plan.question for rounds in reading.rounds]
-    given = {
-        question.id: answers.answer(question, _logits(rounds), model.temperatures, manner.wire)
-        for question, rounds in zip(questions, reading.rounds, strict=True)
+def _answers(model: ServedModel, opened: OpenState, policy: Policy) -> dict[str, dict[str, Any]]:
+    questions = [rounds[0].plan.question for rounds in opened.rounds]
+    answered = {
+        question.id: answers.answer(question, _merged_logits(rounds), model.temperatures, policy.wire)
+        for question, rounds in zip(questions, opened.rounds, strict=True)
     }
-    answers.check(questions, given)
-    return given
+    answers.check(questions, answered)
+    return answered

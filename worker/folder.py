@@ -1,19 +1,20 @@
-"""A checkpoint's folder: where a source lies, and its configs and tokenizer, read strictly.
+"""A checkpoint's folder: its configs and tokenizer, read strictly.
 
 It knows files, keys and names. It must not know tensors, requests or the device. Nothing is ever written into
 a checkpoint's folder: it may be a read-only cache that others share.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
+import tokenizers
 
 from worker.errors import CheckpointRefused
+from worker.rows import Tokenizer
 
 CONFIG, WEIGHTS = "rl_agent_config.json", "model.safetensors"
 ENCODER, TOKENIZER = "encoder/config.json", "tokenizer/tokenizer.json"
@@ -23,7 +24,7 @@ FILES = (CONFIG, WEIGHTS, "encoder/*", "tokenizer/*")
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """`rl_agent_config.json`. Temperatures are as the file has them, not clamped."""
+    """`rl_agent_config.json`, under the file's own keys. Temperatures are as the file has them, not clamped."""
 
     head_layers: int
     act_costs: Mapping[str, float]
@@ -33,47 +34,8 @@ class Config:
     temperature_by_options: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Special:
-    """The ids of the special tokens, and the mask token's text, which no user text may contain."""
-
-    cls: int
-    sep: int
-    mask: int
-    mask_token: str
-
-
-def resolve(source: str) -> tuple[Path, str, str | None]:
-    """Folder, name and revision of a source. A hub id is looked up in the local cache and on the hub."""
-    if Path(source).is_dir():
-        return Path(source), Path(source).resolve().name, None
-    if source.startswith(("/", ".", "~")):
-        raise CheckpointRefused(source, "", "there is no such directory")
-    repo, _, subfolder = source.partition("#")
-    repo, _, revision = repo.partition("@")
-    from huggingface_hub import snapshot_download  # slow to import, and only hub ids need it
-
-    prefix = f"{subfolder}/" if subfolder else ""
-    try:
-        root = Path(
-            snapshot_download(
-                repo, revision=revision or None, allow_patterns=[prefix + name for name in FILES]
-            )
-        )
-    except Exception as error:  # the hub's client raises its own, httpx's and OSError alike
-        reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
-        raise CheckpointRefused(
-            source, "", f"neither a directory nor to be had from the hub: {reason[0]}"
-        ) from error
-    folder = root / subfolder if subfolder else root
-    if not folder.is_dir():
-        raise CheckpointRefused(source, subfolder, "the hub's repository has no such folder")
-    # The cache names a snapshot's folder by its commit.
-    return folder, f"{repo}/{subfolder}" if subfolder else repo, root.name
-
-
 def digest(folder: Path) -> str:
-    """What a directory holds, in twelve hex digits: of every file that decides the answers."""
+    """Twelve hex digits over the content of every file that decides the answers."""
     total = sha256()
     for name in (CONFIG, ENCODER, TOKENIZER, TOKENIZER_CONFIG, SPECIAL_TOKENS, WEIGHTS):
         if (folder / name).is_file():
@@ -83,6 +45,7 @@ def digest(folder: Path) -> str:
 
 
 def read_json(folder: Path, name: str) -> dict[str, Any]:
+    """The object in a JSON file; CheckpointRefused if there is none."""
     path = folder / name
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
@@ -127,31 +90,32 @@ def read_config(folder: Path) -> Config:
     )
 
 
-def read_tokenizer(folder: Path) -> tuple[Callable[[str], list[int]], Special, int]:
-    """The tokenizer as a function, its special ids, and one more than the largest id it gives.
+def read_tokenizer(folder: Path, config: Config) -> tuple[Tokenizer, int]:
+    """The tokenizer, and one more than the largest id it gives.
 
-    `tokenizer.json` alone makes the ids; the config beside it only says which tokens are special, so the
-    class that it names, or how it spells extra tokens, does not matter.
+    `tokenizer.json` alone makes the ids; the config beside it only says which tokens are special. So neither the
+    class that the config names nor how it spells extra tokens matters.
     """
     path = folder / TOKENIZER
     if not path.is_file():
         raise CheckpointRefused(str(path), "", "missing")
     try:
-        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises plain Exception
         raise CheckpointRefused(str(path), "", f"not a tokenizer: {error}") from error
-    # Set here once and never again: setting either while another thread encodes is an error in the library.
+    # Set here once and never again: the library fails if either is set while another thread encodes.
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    named = read_json(folder, SPECIAL_TOKENS) if (folder / SPECIAL_TOKENS).is_file() else {}
-    named |= {key: value for key, value in read_json(folder, TOKENIZER_CONFIG).items() if value is not None}
+    special_tokens = read_json(folder, SPECIAL_TOKENS) if (folder / SPECIAL_TOKENS).is_file() else {}
+    own = read_json(folder, TOKENIZER_CONFIG)
+    special_tokens |= {key: value for key, value in own.items() if value is not None}
 
-    def token(key: str) -> str:
-        value = named.get(key)
+    def text_of(key: str) -> str:
+        value = special_tokens.get(key)
         return value.get("content", "") if isinstance(value, dict) else value or ""
 
-    def special(key: str) -> int:
-        index = tokenizer.token_to_id(token(key))
+    def id_of(key: str) -> int:
+        index = tokenizer.token_to_id(text_of(key))
         if index is None:
             raise CheckpointRefused(str(folder / TOKENIZER_CONFIG), key, "names no token of the vocabulary")
         return index
@@ -159,10 +123,13 @@ def read_tokenizer(folder: Path) -> tuple[Callable[[str], list[int]], Special, i
     def encode(text: str) -> list[int]:
         return tokenizer.encode(text, add_special_tokens=False).ids
 
-    ids = Special(
-        special("cls_token"),
-        special("sep_token"),
-        special("mask_token"),
-        token("mask_token"),
+    made = Tokenizer(
+        encode=encode,
+        cls=id_of("cls_token"),
+        sep=id_of("sep_token"),
+        mask=id_of("mask_token"),
+        mask_text=text_of("mask_token"),
+        max_len=config.max_len,
+        prompt_max_len=config.head_max_len,
     )
-    return encode, ids, max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+    return made, max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1

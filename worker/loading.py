@@ -9,12 +9,11 @@ from pathlib import Path
 
 from worker import answers, checkpoint, folder
 from worker.buckets import Buckets
-from worker.catalog import Catalog, Served
-from worker.decide import Model
+from worker.catalog import Catalog, CatalogEntry
+from worker.decide import ServedModel
 from worker.engine import Engine, use_threads
 from worker.errors import CheckpointRefused
 from worker.lane import Lane
-from worker.rows import Reader
 from worker.settings import EMBEDDED, KNOWN, ModelSource, Settings
 
 log = logging.getLogger("worker")
@@ -31,42 +30,33 @@ PUBLISHED_HINT = "Set LAYA_MODELS=english for the published Laya."
 def load(settings: Settings, lane: Lane) -> Catalog:
     """Every model of the settings, ready to decide. Raises StartFailed for the first that is not."""
     use_threads(settings.threads or None)
-    served = []
+    entries = []
     for source in settings.models:
         log.info("loading %s", source.name)
-        served.append(_load_one(source, settings))
-        facts = served[-1].facts
+        entries.append(_load_one(source, settings))
+        facts = entries[-1].facts
         log.info("loaded %s on %s in %s", facts["identity"], facts["device"], facts["dtype"])
         if source.source == KNOWN[EMBEDDED]:
             log.warning("%s: %s %s", source.name, EMBEDDED_WORDS, PUBLISHED_HINT)
-    return Catalog(tuple(served), lane)
+    return Catalog(tuple(entries), lane)
 
 
-def _load_one(source: ModelSource, settings: Settings) -> Served:
+def _load_one(source: ModelSource, settings: Settings) -> CatalogEntry:
     try:
         loaded = checkpoint.load(source.source, settings.device, settings.dtype)
     except CheckpointRefused as refused:
         raise CheckpointRefused(source.name, "", str(refused)) from refused
-    config, special = loaded.config, loaded.special
-    heat, replaced = answers.temperatures(config.temperature, config.temperature_by_options)
+    config = loaded.config
+    temperatures, replaced = answers.read_temperatures(config.temperature, config.temperature_by_options)
     for line in replaced:
         log.warning("%s: %s", source.name, line)
     buckets = Buckets(lengths=settings.buckets) if settings.buckets else None
     engine = Engine(loaded, buckets=buckets, graphs=settings.graphs)
-    reader = Reader(
-        encode=loaded.encode,
-        cls=special.cls,
-        sep=special.sep,
-        mask=special.mask,
-        mask_text=special.mask_token,
-        max_len=config.max_len,
-        head_max_len=config.head_max_len,
-    )
     identity = f"{source.name}@{loaded.revision[:12]}"
     embedded = source.source == KNOWN[EMBEDDED]
     facts = {"name": source.name, "identity": identity, "max_len": config.max_len, **engine.describe()}
-    return Served(
-        model=Model(source.name, identity, reader, heat, engine),
+    return CatalogEntry(
+        model=ServedModel(source.name, identity, loaded.tokenizer, temperatures, engine),
         description=EMBEDDED_WORDS
         if embedded
         else f"Laya checkpoint {loaded.name}, revision {loaded.revision}.",
@@ -75,7 +65,7 @@ def _load_one(source: ModelSource, settings: Settings) -> Served:
     )
 
 
-def _date(place: Path) -> str:
+def _date(checkpoint_folder: Path) -> str:
     """The day of a checkpoint's weights, as the file system knows it."""
-    changed = (place / folder.WEIGHTS).stat().st_mtime
+    changed = (checkpoint_folder / folder.WEIGHTS).stat().st_mtime
     return datetime.datetime.fromtimestamp(changed, datetime.UTC).date().isoformat()

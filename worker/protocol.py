@@ -17,7 +17,8 @@ MAX_LEVELS = 10
 MAX_LEVELS_LAYA = 32
 MAX_QUESTIONS = 256
 MAX_BATCH_ROWS = 4096
-TYPES = ("choice", "score", "noul")
+# In the order of a checkpoint's type embedding and temperatures.
+QUESTION_TYPES = ("choice", "score", "noul")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class BatchRequest:
     """A valid batch: one set of questions about many states, each of which is checked on its own.
 
     `stream`: whether each state's result leaves as soon as it is there.
@@ -70,33 +71,33 @@ def parse(document: Any, wire: str = "jev") -> Request:
     `wire` laya also takes laya-serve's forms: a choice as a list of names, numbers as texts, more levels.
     Raises FieldsRefused (missing or mistyped fields, all of them at once) or LimitRefused (counts).
     """
-    document, wrong = _head(document)
-    _present(document, "state", wrong)
-    if wrong:
-        raise FieldsRefused(wrong)
+    document, errors = _common_fields(document)
+    _present(document, "state", errors)
+    if errors:
+        raise FieldsRefused(errors)
     check_state(document["state"], "state")
     return Request(document.get("model"), document["state"], questions(document["questions"], wire))
 
 
-def parse_batch(document: Any, wire: str = "jev") -> Batch:
+def parse_batch(document: Any, wire: str = "jev") -> BatchRequest:
     """The batch in a decoded JSON document; raises as `parse` does."""
-    document, wrong = _head(document)
+    document, errors = _common_fields(document)
     states = document.get("states")
-    if _present(document, "states", wrong) and (not isinstance(states, list) or not states):
-        wrong.append(
+    if _present(document, "states", errors) and (not isinstance(states, list) or not states):
+        errors.append(
             FieldError(("body", "states"), "Input should be an array of one or more states", "list_type")
         )
-    stream = _switch(document.get("stream"), "stream", wrong)
-    if wrong:
-        raise FieldsRefused(wrong)
-    found = questions(document["questions"], wire)
-    if len(states) * len(found) > MAX_BATCH_ROWS:
+    stream = _switch(document.get("stream"), "stream", errors)
+    if errors:
+        raise FieldsRefused(errors)
+    parsed = questions(document["questions"], wire)
+    if len(states) * len(parsed) > MAX_BATCH_ROWS:
         raise LimitRefused(
-            f"Too many decisions. {len(states)} states of {len(found)} questions were sent, "
+            f"Too many decisions. {len(states)} states of {len(parsed)} questions were sent, "
             f"at most {MAX_BATCH_ROWS} decisions are taken in a batch.",
             "states",
         )
-    return Batch(document.get("model"), tuple(states), found, stream)
+    return BatchRequest(document.get("model"), tuple(states), parsed, stream)
 
 
 def check_state(state: Any, *at: str | int) -> None:
@@ -111,33 +112,33 @@ def questions(given: dict[str, Any], wire: str) -> tuple[Question, ...]:
     if len(given) > MAX_QUESTIONS:
         message = f"Too many questions. {len(given)} were sent, at most {MAX_QUESTIONS} are taken."
         raise LimitRefused(message, "questions")
-    wrong: list[FieldError] = []
-    found = [question for id, fields in given.items() if (question := _question(id, fields, wire, wrong))]
-    if wrong:
-        raise FieldsRefused(wrong)
-    for question in found:
+    errors: list[FieldError] = []
+    parsed = [question for id, fields in given.items() if (question := _question(id, fields, wire, errors))]
+    if errors:
+        raise FieldsRefused(errors)
+    for question in parsed:
         _check_counts(question, MAX_LEVELS_LAYA if wire == "laya" else MAX_LEVELS)
-    return tuple(found)
+    return tuple(parsed)
 
 
-def _head(document: Any) -> tuple[dict[str, Any], list[FieldError]]:
+def _common_fields(document: Any) -> tuple[dict[str, Any], list[FieldError]]:
     """What single and batch requests share: an object, a model's name, a map of questions, no media."""
     if not isinstance(document, dict):
         raise FieldsRefused([FieldError(("body",), "Input should be a JSON object", "model_attributes_type")])
     if document.get("assets"):
         raise UsageRefused("assets: this worker reads text only; images and other media are not supported.")
-    wrong: list[FieldError] = []
+    errors: list[FieldError] = []
     if not isinstance(document.get("model"), (str, type(None))):
-        wrong.append(FieldError(("body", "model"), "Input should be a string", "string_type"))
-    if _present(document, "questions", wrong):
+        errors.append(FieldError(("body", "model"), "Input should be a string", "string_type"))
+    if _present(document, "questions", errors):
         if not isinstance(document["questions"], dict):
-            wrong.append(FieldError(("body", "questions"), "Input should be an object", "dict_type"))
+            errors.append(FieldError(("body", "questions"), "Input should be an object", "dict_type"))
         elif not document["questions"]:
-            wrong.append(FieldError(("body", "questions"), "At least one question is needed", "too_short"))
-    return document, wrong
+            errors.append(FieldError(("body", "questions"), "At least one question is needed", "too_short"))
+    return document, errors
 
 
-def _switch(value: Any, name: str, wrong: list[FieldError]) -> bool:
+def _switch(value: Any, name: str, errors: list[FieldError]) -> bool:
     """An optional switch, also as forms and environment files send it."""
     known = {
         "true": True,
@@ -151,69 +152,73 @@ def _switch(value: Any, name: str, wrong: list[FieldError]) -> bool:
     }
     text = str(value).strip().lower()
     if text not in known or isinstance(value, (dict, list)):
-        wrong.append(FieldError(("body", name), f"{name}: expected true or false", "bool_parsing"))
+        errors.append(FieldError(("body", name), f"{name}: expected true or false", "bool_parsing"))
     return known.get(text, False)
 
 
 def _present(
-    fields: dict[str, Any], name: str, wrong: list[FieldError], at: tuple[str, ...] = ("body",)
+    fields: dict[str, Any], name: str, errors: list[FieldError], at: tuple[str, ...] = ("body",)
 ) -> bool:
     if name not in fields:
-        wrong.append(FieldError((*at, name), "Field required", "missing"))
+        errors.append(FieldError((*at, name), "Field required", "missing"))
     return name in fields
 
 
-def _question(id: str, fields: Any, wire: str, wrong: list[FieldError]) -> Question | None:
+def _question(id: str, fields: Any, wire: str, errors: list[FieldError]) -> Question | None:
     at = ("body", "questions", id)
-    before = len(wrong)
+    before = len(errors)
 
-    def refuse(name: str, message: str, kind: str) -> None:
-        wrong.append(FieldError((*at, name), f"Question '{words(id, 100)}', {name}: {message}", kind))
+    def refuse(name: str, message: str, error_type: str) -> None:
+        errors.append(FieldError((*at, name), f"Question '{words(id, 100)}', {name}: {message}", error_type))
 
     if not id:
-        wrong.append(FieldError(at, "A question's id should not be empty", "string_too_short"))
+        errors.append(FieldError(at, "A question's id should not be empty", "string_too_short"))
     if not isinstance(fields, dict):
-        wrong.append(FieldError(at, "A question should be an object", "dict_type"))
+        errors.append(FieldError(at, "A question should be an object", "dict_type"))
         return None
-    kind: Any = fields.get("type")
-    if not _present(fields, "type", wrong, at):
+    question_type: Any = fields.get("type")
+    if not _present(fields, "type", errors, at):
         return None
-    if kind == "box":
+    if question_type == "box":
         refuse("type", "box questions need an image; this worker reads text only", "literal_error")
-    elif kind not in TYPES:
+    elif question_type not in QUESTION_TYPES:
         refuse("type", "expected choice, score or noul", "literal_error")
     scalars = (bool, int, float) if wire == "laya" else ()
     instructions = fields.get("instructions")
     if instructions is not None and not isinstance(instructions, (str, dict, list, *scalars)):
         refuse("instructions", "expected a string, an object or an array", "string_type")
-    if len(wrong) > before:
+    if len(errors) > before:
         return None
     criteria = fields.get("criteria")
-    if kind == "choice" and wire == "laya" and isinstance(criteria, list):
+    if question_type == "choice" and wire == "laya" and isinstance(criteria, list):
         criteria = _names_from_list(criteria, refuse)
     else:
-        _check_criteria(kind, criteria, (str, dict, list, *scalars), refuse)
-    labels = _labels(fields["labels"], refuse) if kind == "noul" and "labels" in fields else ("false", "true")
-    if len(wrong) > before:
+        _check_criteria(question_type, criteria, (str, dict, list, *scalars), refuse)
+    labels = (
+        _labels(fields["labels"], refuse)
+        if question_type == "noul" and "labels" in fields
+        else ("false", "true")
+    )
+    if len(errors) > before:
         return None
-    return Question(id, kind, "" if instructions is None else instructions, criteria, labels)
+    return Question(id, question_type, "" if instructions is None else instructions, criteria, labels)
 
 
 Refuse = Callable[[str, str, str], None]
 
 
-def _check_criteria(kind: str, criteria: Any, described: tuple[type, ...], refuse: Refuse) -> None:
-    if kind == "score":
+def _check_criteria(question_type: str, criteria: Any, described: tuple[type, ...], refuse: Refuse) -> None:
+    if question_type == "score":
         if not isinstance(criteria, list):
             refuse("criteria", "expected an array of levels, lowest first", "list_type")
         elif not all(isinstance(level, described) for level in criteria):
             refuse("criteria", "every level needs a string, an object or an array", "string_type")
-    elif kind == "choice" and not isinstance(criteria, dict):
+    elif question_type == "choice" and not isinstance(criteria, dict):
         refuse("criteria", "expected an object that maps each choice's name to its description", "dict_type")
     elif criteria is not None and not isinstance(criteria, dict):
         refuse("criteria", 'expected an object with "true" or "false" or both', "dict_type")
     elif criteria is not None:
-        if kind == "noul" and not set(criteria) <= {"true", "false"}:
+        if question_type == "noul" and not set(criteria) <= {"true", "false"}:
             refuse("criteria", 'a noul has no keys but "true" and "false"', "extra_forbidden")
         if not all(value is None or isinstance(value, described) for value in criteria.values()):
             refuse("criteria", "a description should be a string, an object, an array or null", "string_type")

@@ -8,71 +8,75 @@ from dataclasses import dataclass
 from typing import Any
 
 from worker.protocol import Question
-from worker.rows import Head
+from worker.rows import Prompt
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """One question's part: its rows' tokens, and what they held of its text and of the state.
+    """One question's cost: its rows' tokens, and how many of the state's tokens the shortest of them held.
 
-    `heads`: those of its rows. `places`: for each of them, which of the question's options it reads. `parts`:
-    how many rows share the options out, 1 for one pass.
+    `prompts`: those of its rows. `parts`: for each of them, the indices of the question's options that it has.
+    `part_count`: into how many rows the options were split at first; 1 if one row had them all.
     """
 
     question: Question
     tokens: int
     state_tokens_used: int
-    heads: tuple[Head, ...]
-    places: tuple[Sequence[int], ...]
-    parts: int
+    prompts: tuple[Prompt, ...]
+    parts: tuple[Sequence[int], ...]
+    part_count: int
 
     @property
-    def instructions_dropped(self) -> int:
-        """The tokens of the instructions that one row or another lacks."""
-        return max(head.instructions_dropped for head in self.heads)
+    def instruction_tokens_dropped(self) -> int:
+        """The most tokens of the instructions that any row lacks."""
+        return max(prompt.instruction_tokens_dropped for prompt in self.prompts)
 
     @property
     def options_cut(self) -> list[str]:
-        """Names of the options that lost tokens in one row or another."""
+        """Names of the options that lost tokens in any row."""
         return self._names(
-            {place[i] for head, place in zip(self.heads, self.places, strict=True) for i in head.options_cut}
+            {
+                part[i]
+                for prompt, part in zip(self.prompts, self.parts, strict=True)
+                for i in prompt.options_cut
+            }
         )
 
     @property
-    def alike(self) -> list[list[str]]:
+    def indistinguishable(self) -> list[list[str]]:
         """Names of options that the model could not tell apart, in groups."""
-        found: list[set[int]] = []
-        for head, place in zip(self.heads, self.places, strict=True):
-            for same in head.alike:
-                # An option that two rows read may join groups of both.
-                group = {place[i] for i in same}
-                joined = [other for other in found if other & group]
-                found = [other for other in found if not other & group] + [group.union(*joined)]
-        return [self._names(group) for group in sorted(found, key=min)]
+        groups: list[set[int]] = []
+        for prompt, part in zip(self.prompts, self.parts, strict=True):
+            for same in prompt.indistinguishable:
+                # An option that two rows have may join groups of both.
+                group = {part[i] for i in same}
+                joined = [other for other in groups if other & group]
+                groups = [other for other in groups if not other & group] + [group.union(*joined)]
+        return [self._names(group) for group in sorted(groups, key=min)]
 
     def _names(self, options: set[int]) -> list[str]:
         return [self.question.names[i] for i in sorted(options)]
 
 
-def summed(costs: Sequence[Cost]) -> Cost:
-    """The cost of a question whose rows ran in several rounds, the first of which read every option."""
+def sum_costs(costs: Sequence[Cost]) -> Cost:
+    """The cost of a question whose rows ran in several rounds, the first of which had every option."""
     return Cost(
         costs[0].question,
         sum(cost.tokens for cost in costs),
         min(cost.state_tokens_used for cost in costs),
-        tuple(head for cost in costs for head in cost.heads),
-        tuple(place for cost in costs for place in cost.places),
-        costs[0].parts,
+        tuple(prompt for cost in costs for prompt in cost.prompts),
+        tuple(part for cost in costs for part in cost.parts),
+        costs[0].part_count,
     )
 
 
-def lost(cost: Cost, state_tokens: int) -> str | None:
+def first_cut(cost: Cost, state_tokens: int) -> str | None:
     """The first thing of a question that the model would not see, in words; None if it sees everything."""
-    if cost.instructions_dropped:
-        return f"instructions: {cost.instructions_dropped} tokens over the model's budget"
+    if cost.instruction_tokens_dropped:
+        return f"instructions: {cost.instruction_tokens_dropped} tokens over the model's budget"
     if cost.options_cut:
         return "criteria: descriptions over the model's budget"
-    if cost.alike:
+    if cost.indistinguishable:
         return "criteria: options that are the same to the model"
     if cost.state_tokens_used < state_tokens:
         return (
@@ -91,14 +95,17 @@ def jev(state_tokens: int, costs: Sequence[Cost]) -> dict[str, Any]:
         "x_state_tokens_dropped": state_tokens - used,
         "x_truncated_questions": _truncated(state_tokens, costs),
     }
-    for name, found in (
-        ("x_instruction_tokens_dropped", {cost.question.id: cost.instructions_dropped for cost in costs}),
+    for name, by_question in (
+        (
+            "x_instruction_tokens_dropped",
+            {cost.question.id: cost.instruction_tokens_dropped for cost in costs},
+        ),
         ("x_shortened_options", {cost.question.id: cost.options_cut for cost in costs}),
-        ("x_indistinguishable_options", {cost.question.id: cost.alike for cost in costs}),
-        ("x_option_parts", {cost.question.id: cost.parts for cost in costs if cost.parts > 1}),
+        ("x_indistinguishable_options", {cost.question.id: cost.indistinguishable for cost in costs}),
+        ("x_option_parts", {cost.question.id: cost.part_count for cost in costs if cost.part_count > 1}),
     ):
-        if told := {id: value for id, value in found.items() if value}:
-            usage[name] = told
+        if reported := {id: value for id, value in by_question.items() if value}:
+            usage[name] = reported
     return usage
 
 
@@ -113,11 +120,15 @@ def laya(state_tokens: int, costs: Sequence[Cost]) -> dict[str, Any]:
         "truncated": dropped > 0,
         "truncated_questions": _truncated(state_tokens, costs),
     }
-    heads = {cost.question.id: cost.heads[0] for cost in costs}
+    prompts = {cost.question.id: cost.prompts[0] for cost in costs}
     collapsed = {
-        id: {"total": len(head.markers), "distinct": head.distinct, "tokens_per_option": head.per_option}
-        for id, head in heads.items()
-        if head.distinct < len(head.markers)
+        id: {
+            "total": len(prompt.markers),
+            "distinct": prompt.distinct_options,
+            "tokens_per_option": prompt.tokens_per_option,
+        }
+        for id, prompt in prompts.items()
+        if prompt.distinct_options < len(prompt.markers)
     }
     return usage | ({"options": collapsed} if collapsed else {})
 

@@ -38,27 +38,27 @@ def test_without_a_device_it_says_so() -> None:
 
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory: pytest.TempPathFactory) -> tuple[Engine, Engine]:
-    """A recorded engine and its eager twin, both on the CPU."""
+    """A captured engine and its eager twin, both on the CPU."""
     loaded = checkpoint.load(str(write(tmp_path_factory.mktemp("tiny"), max_len=64)), "cpu", "fp32")
     buckets = Buckets(lengths=(8, 16), counts=(1, 2))
-    return Engine(loaded, buckets=buckets, recorder=Rerun()), Engine(loaded)
+    return Engine(loaded, buckets=buckets, capturer=Rerun()), Engine(loaded)
 
 
 def test_the_checks_pass_where_all_is_well(engines: tuple[Engine, Engine]) -> None:
-    recorded, twin = engines
-    (line,) = verify(recorded, twin, 1e-4)
+    captured, twin = engines
+    (line,) = verify(captured, twin, 1e-4)
     assert ", 0, " in line
-    assert "engine alone" in next(in_process(recorded, "stand-in"))
+    assert "engine alone" in next(in_process(captured, "stand-in"))
 
 
 def test_the_checks_notice_a_wrong_bucket(engines: tuple[Engine, Engine]) -> None:
-    recorded, twin = engines
-    assert recorded.graphs is not None
-    shapes = recorded.graphs.recorded
+    captured, twin = engines
+    assert captured.graphs is not None
+    shapes = captured.graphs.captured
     right = shapes[16, 2]
-    shapes[16, 2] = type(right)(right.lines, torch.zeros_like(right.output), lambda: None)
+    shapes[16, 2] = type(right)(right.padded, torch.zeros_like(right.output), lambda: None)
     try:
         with pytest.raises(SystemExit, match="differ from the eager twin"):
-            list(verify(recorded, twin, 1e-4))
+            list(verify(captured, twin, 1e-4))
     finally:
         shapes[16, 2] = right

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from laya.common import clamp_temperature, confidence_from_probs, temp_bucket
 from laya.confidence import jev_confidence
 
-from worker import answers, groups
+from worker import answers, option_parts
 from worker.errors import AnswerWrong
-from worker.protocol import Question
+from worker.protocol import QUESTION_TYPES, Question
 from worker.rows import Logits
 
 CHOICE = Question("c", "choice", "?", {"a": None, "b": "x", "ü 🙂": None})
 SCORE = Question("s", "score", "?", ["low", {"label": "mid"}, "high"])
 NOUL = Question("n", "noul", "?", None)
-PLAIN, _ = answers.temperatures([1.0, 1.0, 1.0], {})
+PLAIN, _ = answers.read_temperatures([1.0, 1.0, 1.0], {})
 LOGITS = Logits((0.0, 1.0, 3.0), (2.0, 0.0))
 
 
@@ -85,18 +85,18 @@ def test_confidences_are_the_reference_s(p: list[float]) -> None:
     "given_", [0.1, 0.5, 1, 1.7, 5, 9, True, None, "1.5", "x", math.nan, math.inf, -1, [1]]
 )
 def test_temperatures_are_the_reference_s(given_: object) -> None:
-    heat, replaced = answers.temperatures([given_, 1.0, 2.0], {"noul:2": given_})
-    assert heat.by_type == (clamp_temperature(given_), 1.0, 2.0)
-    assert heat.by_options == {"noul:2": clamp_temperature(given_)}
+    temperatures, replaced = answers.read_temperatures([given_, 1.0, 2.0], {"noul:2": given_})
+    assert temperatures.by_type == (clamp_temperature(given_), 1.0, 2.0)
+    assert temperatures.by_options == {"noul:2": clamp_temperature(given_)}
     assert bool(replaced) == (given_ not in (0.5, 1, 1.7, 5) or given_ is True)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 5, 6, 10, 11, 255])
 def test_buckets_of_options(k: int) -> None:
-    by_options = {f"{kind}:{size}": 1.0 for kind in answers.TYPES for size in ("2", "3-5", "6-10", "11+")}
-    for i, kind in enumerate(answers.TYPES):
-        heat, _ = answers.temperatures([1, 1, 1], by_options | {temp_bucket(i, k): 3.0})
-        assert heat.of(kind, k) == 3.0
+    by_options = {f"{kind}:{size}": 1.0 for kind in QUESTION_TYPES for size in ("2", "3-5", "6-10", "11+")}
+    for i, kind in enumerate(QUESTION_TYPES):
+        temperatures, _ = answers.read_temperatures([1, 1, 1], by_options | {temp_bucket(i, k): 3.0})
+        assert temperatures.of(kind, k) == 3.0
 
 
 def test_the_check_finds_what_does_not_fit() -> None:
@@ -121,12 +121,12 @@ def test_parts_cover_every_option_once() -> None:
     for options in (1, 2, 7, 255):
         for count in (1, 2, 4, 16):
             if count <= options:
-                places = groups.parts(options, count)
-                assert [i for place in places for i in place] == list(range(options))
-                assert max(map(len, places)) - min(map(len, places)) <= 1
+                parts = option_parts.split(options, count)
+                assert [i for part in parts for i in part] == list(range(options))
+                assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
 def test_merged_parts_keep_order_within_and_the_winners_order_between() -> None:
-    parts, final = [(1.0, 5.0), (100.0, 90.0)], (2.0, 1.5)
-    assert groups.winners(groups.parts(4, 2), parts) == [1, 2]
-    assert groups.merged(parts, final) == (-2.0, 2.0, 1.5, -8.5)
+    logits, final = [(1.0, 5.0), (100.0, 90.0)], (2.0, 1.5)
+    assert option_parts.winners(option_parts.split(4, 2), logits) == [1, 2]
+    assert option_parts.merge(logits, final) == (-2.0, 2.0, 1.5, -8.5)

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.checkpoints import edit, write
-from worker import checkpoint, folder
+from worker import checkpoint, encoder_config, folder
 from worker.errors import CheckpointRefused, SettingRefused
 
 WEIGHTS, CONFIG, ENCODER = "model.safetensors", "rl_agent_config.json", "encoder/config.json"
@@ -34,8 +34,8 @@ def test_what_is_loaded(tiny: Path) -> None:
     assert loaded.config.max_len == 512
     assert loaded.config.head_max_len == 192
     assert loaded.config.temperature_by_options == {"choice:3-5": 1.3}
-    assert (loaded.special.cls, loaded.special.sep, loaded.special.mask) == (1, 2, 4)
-    assert loaded.special.mask_token == "[MASK]"
+    assert (loaded.tokenizer.cls, loaded.tokenizer.sep, loaded.tokenizer.mask) == (1, 2, 4)
+    assert loaded.tokenizer.mask_text == "[MASK]"
     stored = load_file(tiny / WEIGHTS)
     for name, tensor in loaded.model.state_dict().items():
         assert torch.equal(tensor, stored[name]), name
@@ -205,10 +205,10 @@ PER_KIND = {
     ],
 )
 def test_rotary_bases_of_either_spelling(config: dict[str, Any], whole: float, local: float) -> None:
-    assert checkpoint.rotations(config) == {"full_attention": whole, "sliding_attention": local}
+    assert encoder_config.rope_thetas(config) == {"full_attention": whole, "sliding_attention": local}
 
 
-def hidden(loaded: checkpoint.Checkpoint, *, whole: bool) -> torch.Tensor:
+def last_hidden(loaded: checkpoint.Checkpoint, *, whole: bool) -> torch.Tensor:
     """The last hidden state of 200 tokens, by the installed transformers' own forward or by our layers."""
     tokens = torch.arange(5, 205)
     with torch.inference_mode():
@@ -217,14 +217,14 @@ def hidden(loaded: checkpoint.Checkpoint, *, whole: bool) -> torch.Tensor:
             return module(input_ids=tokens[None], attention_mask=torch.ones(1, 200).long()).last_hidden_state[
                 0
             ]
-        from worker.engine import packed
         from worker.rows import Row
+        from worker.tensors import packed_batch
 
-        batch, encoder = packed([Row(tuple(tokens.tolist()), (1,), 0)]), loaded.steps.encoder
-        state, kept = encoder.begin(batch)
+        batch, encoder = packed_batch([Row(tuple(tokens.tolist()), (1,), 0)]), loaded.steps.encoder
+        hidden, rotations = encoder.begin(batch)
         for index in range(encoder.depth):
-            state = encoder.layer(index, state, batch, kept)
-        return encoder.end(state)
+            hidden = encoder.layer(index, hidden, batch, rotations)
+        return encoder.end(hidden)
 
 
 @pytest.mark.parametrize("spelling", ["transformers 4", "transformers 5"])
@@ -240,15 +240,15 @@ def test_a_local_base_of_its_own_reaches_the_arithmetic(copy: Path, tiny: Path, 
 
     edit(copy / ENCODER, respell)
     changed, usual = (checkpoint.load(str(path), "cpu", "fp32") for path in (copy, tiny))
-    ours, theirs = hidden(changed, whole=False), hidden(changed, whole=True)
+    ours, theirs = last_hidden(changed, whole=False), last_hidden(changed, whole=True)
     assert (ours - theirs).abs().max() < 1e-4, "the installed transformers computes something else"
-    assert (ours - hidden(usual, whole=False)).abs().max() > 1e-2, "the local base made no difference"
+    assert (ours - last_hidden(usual, whole=False)).abs().max() > 1e-2, "the local base made no difference"
 
 
 @pytest.mark.parametrize("family", ["modernbert", "bert"])
 def test_our_layers_equal_the_installed_transformers(tmp_path: Path, family: str) -> None:
     loaded = checkpoint.load(str(write(tmp_path / family, family=family)), "cpu", "fp32")
-    assert (hidden(loaded, whole=False) - hidden(loaded, whole=True)).abs().max() < 1e-4
+    assert (last_hidden(loaded, whole=False) - last_hidden(loaded, whole=True)).abs().max() < 1e-4
 
 
 def test_any_other_encoder_runs_through_its_own_forward(tiny: Path, tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_the_weights_are_held_once(tiny: Path, copy: Path) -> None:
     """The peak of a process that loads 130 MB of weights, above one that has loaded a small checkpoint."""
     wide = {"hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 1024, "num_hidden_layers": 12}
     edit(copy / ENCODER, lambda config: config.update(wide, layer_types=None))
-    skeleton = checkpoint.build(copy, folder.read_config(copy), folder.read_json(copy, ENCODER))
+    skeleton = checkpoint.build_model(copy, folder.read_config(copy), folder.read_json(copy, ENCODER))
     assert all(parameter.is_meta for parameter in skeleton.parameters())
     save_file(
         {name: torch.ones(value.shape) for name, value in skeleton.state_dict().items()}, copy / WEIGHTS

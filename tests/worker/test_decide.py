@@ -14,10 +14,10 @@ from worker.buckets import Buckets
 from worker.errors import TooManyTokens
 from worker.lane import Lane
 from worker.protocol import Question
-from worker.rows import Logits, Reader, Row
+from worker.rows import Logits, Row, Tokenizer
 
 SHARED = "the quick brown fox jumps over the lazy dog while it rains all day and much more"
-HEAT, _ = answers.temperatures([1.0, 1.0, 1.0], {})
+TEMPERATURES, _ = answers.read_temperatures([1.0, 1.0, 1.0], {})
 
 
 @dataclass(eq=False)
@@ -36,10 +36,10 @@ class Largest:
 @dataclass
 class LargestPass:
     rows: Sequence[Row]
-    left: int = 1
+    steps_left: int = 1
 
     def step(self) -> None:
-        self.left = 0
+        self.steps_left = 0
 
     def logits(self) -> list[Logits]:
         return [
@@ -55,18 +55,8 @@ def options_of(row: Row) -> list[tuple[int, ...]]:
 
 
 @pytest.fixture(scope="module")
-def reader() -> Reader:
-    loaded = checkpoint.load(str(EMBEDDED), "cpu", "fp32")
-    config, special = loaded.config, loaded.special
-    return Reader(
-        loaded.encode,
-        special.cls,
-        special.sep,
-        special.mask,
-        special.mask_token,
-        config.max_len,
-        config.head_max_len,
-    )
+def tokenizer() -> Tokenizer:
+    return checkpoint.load(str(EMBEDDED), "cpu", "fp32").tokenizer
 
 
 @pytest.fixture
@@ -75,17 +65,17 @@ def engine() -> Largest:
 
 
 @pytest.fixture
-def model(reader: Reader, engine: Largest) -> decide.Model:
-    return decide.Model("demo", "demo@x", reader, HEAT, engine)
+def model(tokenizer: Tokenizer, engine: Largest) -> decide.ServedModel:
+    return decide.ServedModel("demo", "demo@x", tokenizer, TEMPERATURES, engine)
 
 
 def choice(count: int, shared: str = SHARED) -> Question:
     return Question("q", "choice", "Which?", {f"{shared} {i}": None for i in range(count)})
 
 
-def ask(model: decide.Model, question: Question, *, refuse: bool) -> decide.Decision:
-    manner = decide.Manner(refuse=refuse)
-    return decide.decide(model, Lane(), "a state", [question], manner, lambda: True)
+def ask(model: decide.ServedModel, question: Question, *, refuse: bool) -> decide.Decision:
+    policy = decide.Policy(refuse=refuse)
+    return decide.decide(model, Lane(), "a state", [question], policy, lambda: True)
 
 
 @pytest.mark.parametrize("refuse", [False, True])
@@ -93,16 +83,16 @@ def ask(model: decide.Model, question: Question, *, refuse: bool) -> decide.Deci
     ("count", "shared"), [(4, SHARED), (77, SHARED), (77, f"{SHARED} {SHARED}"), (255, SHARED)]
 )
 def test_winners_that_share_a_long_prefix_are_told_apart(
-    model: decide.Model, engine: Largest, count: int, shared: str, refuse: bool
+    model: decide.ServedModel, engine: Largest, count: int, shared: str, refuse: bool
 ) -> None:
     question = choice(count, shared)
-    assert len(model.reader.ids(" " + SHARED)) >= 17
+    assert len(model.tokenizer.ids(" " + SHARED)) >= 17
     found = ask(model, question, refuse=refuse)
     for row in engine.rows:
         options = options_of(row)
         assert len(set(options)) == len(options)
     assert "x_indistinguishable_options" not in found.usage
-    sums = {name: sum(model.reader.ids(" " + name)) for name in question.names}
+    sums = {name: sum(model.tokenizer.ids(" " + name)) for name in question.names}
     spread = found.answers["q"]["probabilities"]
     assert sums[found.answers["q"]["choice"]] == max(sums.values())
     assert tuple(spread) == question.names and sum(spread.values()) == pytest.approx(1)
@@ -110,7 +100,7 @@ def test_winners_that_share_a_long_prefix_are_told_apart(
 
 
 @pytest.mark.parametrize("count", [2, 8, 77])
-def test_options_that_no_row_tells_apart_are_told_or_refused(model: decide.Model, count: int) -> None:
+def test_options_that_no_row_tells_apart_are_told_or_refused(model: decide.ServedModel, count: int) -> None:
     question = choice(count, SHARED * 4)
     found = ask(model, question, refuse=False)
     assert found.usage["x_indistinguishable_options"] == {"q": [list(question.names)]}
@@ -119,8 +109,8 @@ def test_options_that_no_row_tells_apart_are_told_or_refused(model: decide.Model
         ask(model, question, refuse=True)
 
 
-def test_options_that_the_tokenizer_makes_the_same_are_told_or_refused(model: decide.Model) -> None:
-    mask = model.reader.mask_text
+def test_options_that_the_tokenizer_makes_the_same_are_told_or_refused(model: decide.ServedModel) -> None:
+    mask = model.tokenizer.mask_text
     question = Question("q", "choice", "Which?", {f"a{mask}b": None, "a b": None, "c": None})
     found = ask(model, question, refuse=False)
     assert found.usage["x_indistinguishable_options"] == {"q": [[f"a{mask}b", "a b"]]}
@@ -128,7 +118,7 @@ def test_options_that_the_tokenizer_makes_the_same_are_told_or_refused(model: de
         ask(model, question, refuse=True)
 
 
-def test_what_parts_lose_is_told_and_counted(model: decide.Model) -> None:
+def test_what_parts_lose_is_told_and_counted(model: decide.ServedModel) -> None:
     names = {f"{SHARED} {i}": "word " * 60 for i in range(40)}
     question = Question("q", "choice", "Is it so? " * 200, names)
     usage = ask(model, question, refuse=False).usage
@@ -138,15 +128,15 @@ def test_what_parts_lose_is_told_and_counted(model: decide.Model) -> None:
         ask(model, question, refuse=True)
 
 
-def test_a_batch_reads_its_questions_once(model: decide.Model) -> None:
+def test_a_batch_reads_its_questions_once(model: decide.ServedModel) -> None:
     read: list[str] = []
 
     def encode(text: str) -> list[int]:
         read.append(text)
-        return model.reader.encode(text)
+        return model.tokenizer.encode(text)
 
-    counting = replace(model, reader=replace(model.reader, encode=encode))
-    asked = protocol.Batch(None, tuple(f"state {i}" for i in range(50)), (choice(2),), False)
-    found = list(batch.outcomes(counting, Lane(), asked, decide.Manner(), lambda: True))
+    counting = replace(model, tokenizer=replace(model.tokenizer, encode=encode))
+    asked = protocol.BatchRequest(None, tuple(f"state {i}" for i in range(50)), (choice(2),), False)
+    found = list(batch.outcomes(counting, Lane(), asked, decide.Policy(), lambda: True))
     assert len(found) == 50 and all(isinstance(outcome, decide.Decision) for outcome in found)
     assert read.count("choice question: Which?") == 1

@@ -19,10 +19,10 @@ from tests.servers import memory
 from tests.worker.models import by_laya, difference, random_row, shares
 from worker import checkpoint, engine
 from worker.buckets import Buckets
-from worker.encoders import linear, pack, rounded
 from worker.engine import Engine
 from worker.errors import DeviceFailed
 from worker.lane import Lane
+from worker.linears import linear, reorder_weights, rows_for_onednn
 from worker.rows import Row
 
 EMBEDDED = Path(engine.__file__).with_name("default")
@@ -31,18 +31,18 @@ ROUNDING = 2e-5
 
 
 class Rerun:
-    """Stands in for CUDA graphs on the CPU: a replay runs the function again, into the recorded output."""
+    """Stands in for CUDA graphs on the CPU: a replay runs the function again, into the captured output."""
 
     def __init__(self) -> None:
-        self.recorded = 0
-        self.replayed = 0
+        self.captures = 0
+        self.replays = 0
 
-    def record(self, function: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, Callable[[], None]]:
-        self.recorded += 1
+    def capture(self, function: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, Callable[[], None]]:
+        self.captures += 1
         output = function()
 
         def replay() -> None:
-            self.replayed += 1
+            self.replays += 1
             output.copy_(function())
 
         return output, replay
@@ -108,7 +108,7 @@ def test_a_head_of_any_depth(layers: int, family: str, tmp_path: Path) -> None:
     rows = [random_row(chance, tokens, options) for tokens, options in ((140, 2), (20, 7), (3, 1))]
     said = by_laya(laya.load(str(folder), device="cpu"), rows)
     assert difference(alone.run(rows), said) < ROUNDING
-    padded = Engine(alone.checkpoint, buckets=Buckets(lengths=(150,), counts=(1, 4)), recorder=Rerun())
+    padded = Engine(alone.checkpoint, buckets=Buckets(lengths=(150,), counts=(1, 4)), capturer=Rerun())
     assert difference(padded.run(rows), said) < ROUNDING
 
 
@@ -135,19 +135,19 @@ def test_one_step_at_a_time_equals_one_pass_while_others_run_between(plain: Engi
     chance = random.Random(6)
     long, short = random_row(chance, 300), random_row(chance, 20)
     whole = plain.run([long])
-    work = plain.start([long])
-    while work.left:
+    device_pass = plain.start([long])
+    while device_pass.steps_left:
         plain.run([short])
-        work.step()
-    assert work.logits() == whole
+        device_pass.step()
+    assert device_pass.logits() == whole
 
 
 def test_every_bucket_and_every_real_length_equal_the_unpadded_row(folder: Path, plain: Engine) -> None:
-    """Also what a recorded pass leaves behind must not reach the next one, and no padding becomes NaN."""
-    recorder, chance = Rerun(), random.Random(7)
+    """Also what a captured pass leaves behind must not reach the next one, and no padding becomes NaN."""
+    capturer, chance = Rerun(), random.Random(7)
     buckets = Buckets(lengths=(8, 40, 144), counts=(1, 2, 4))
-    recorded = Engine(plain.checkpoint, buckets=buckets, recorder=recorder)
-    assert recorder.recorded == len(recorded.buckets.lengths) * 3
+    captured = Engine(plain.checkpoint, buckets=buckets, capturer=capturer)
+    assert capturer.captures == len(captured.buckets.lengths) * 3
     longest = 144
     # Every length where local layers leave padding nothing to see, and some for the others.
     step = {"modernbert": 1, "bert": 7}.get(plain.checkpoint.model.encoder.config.model_type, 7)
@@ -157,53 +157,53 @@ def test_every_bucket_and_every_real_length_equal_the_unpadded_row(folder: Path,
         company = random_row(chance, max(2, min(length, 7)), 1)
         alone = plain.run([row, company])
         for rows in ([row], [company, row], [row, company, company]):
-            got = recorded.run(rows)
+            got = captured.run(rows)
             expected = [alone[0] if one is row else alone[1] for one in rows]
             assert difference(got, expected) < ROUNDING, (length, len(rows))
-    assert recorder.replayed >= 18
+    assert capturer.replays >= 18
 
 
 def test_a_shape_without_a_graph_runs_eagerly(plain: Engine) -> None:
-    recorder, chance = Rerun(), random.Random(8)
-    recorded = Engine(plain.checkpoint, buckets=Buckets(lengths=(32,), counts=(1, 2)), recorder=recorder)
-    before = recorder.replayed
+    capturer, chance = Rerun(), random.Random(8)
+    captured = Engine(plain.checkpoint, buckets=Buckets(lengths=(32,), counts=(1, 2)), capturer=capturer)
+    before = capturer.replays
     rows = [random_row(chance, 20) for _ in range(3)]
     crowded = random_row(chance, 30, 29)
-    assert difference(recorded.run(rows), plain.run(rows)) < ROUNDING
-    assert recorder.replayed == before
-    assert difference(recorded.run([crowded]), plain.run([crowded])) < ROUNDING
-    facts = recorded.describe()
-    assert facts["graphs"] == recorder.recorded
+    assert difference(captured.run(rows), plain.run(rows)) < ROUNDING
+    assert capturer.replays == before
+    assert difference(captured.run([crowded]), plain.run([crowded])) < ROUNDING
+    facts = captured.describe()
+    assert facts["graphs"] == capturer.captures
 
 
 def test_too_little_memory_for_a_graph_leaves_its_bucket_eager(plain: Engine) -> None:
     class Small(Rerun):
-        def record(self, function: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, Callable[[], None]]:
-            if not self.recorded:
-                self.recorded += 1
+        def capture(self, function: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, Callable[[], None]]:
+            if not self.captures:
+                self.captures += 1
                 raise torch.OutOfMemoryError("no memory")
-            return super().record(function)
+            return super().capture(function)
 
-    recorded = Engine(plain.checkpoint, buckets=Buckets(lengths=(16,), counts=(1,)), recorder=Small())
-    assert recorded.graphs is not None
-    assert list(recorded.graphs.recorded) == [(16, 1)]
+    captured = Engine(plain.checkpoint, buckets=Buckets(lengths=(16,), counts=(1,)), capturer=Small())
+    assert captured.graphs is not None
+    assert list(captured.graphs.captured) == [(16, 1)]
     row = random_row(random.Random(9), 400)
-    assert difference(recorded.run([row]), plain.run([row])) < ROUNDING
+    assert difference(captured.run([row]), plain.run([row])) < ROUNDING
 
 
-def test_a_recording_that_fails_stops_the_start(plain: Engine) -> None:
+def test_a_capture_that_fails_stops_the_start(plain: Engine) -> None:
     class Broken(Rerun):
-        def record(self, function: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, Callable[[], None]]:
+        def capture(self, function: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, Callable[[], None]]:
             raise RuntimeError("capture failed")
 
     with pytest.raises(RuntimeError, match="capture failed"):
-        Engine(plain.checkpoint, recorder=Broken())
+        Engine(plain.checkpoint, capturer=Broken())
 
 
 def test_bf16_layers_stay_near_fp32_and_finite_in_every_padding(folder: Path, plain: Engine) -> None:
     lowered = replace(checkpoint.load(str(folder), "cpu", "fp32"), dtype="bf16")
-    checkpoint.lower(lowered.model, torch.bfloat16)
-    low = Engine(lowered, buckets=Buckets(lengths=(16, 80), counts=(1, 2)), recorder=Rerun())
+    checkpoint.cast_linears(lowered.model, torch.bfloat16)
+    low = Engine(lowered, buckets=Buckets(lengths=(16, 80), counts=(1, 2)), capturer=Rerun())
     chance = random.Random(10)
     for tokens in (2, 9, 16, 17, 66, 80, 300):
         row = random_row(chance, tokens, 2)
@@ -217,12 +217,12 @@ def test_bf16_layers_stay_near_fp32_and_finite_in_every_padding(folder: Path, pl
 
 def test_torchs_errors_are_the_devices_only_on_a_device() -> None:
     gpu = torch.device("cuda:0")
-    with pytest.raises(DeviceFailed) as caught, engine.seam(gpu):
+    with pytest.raises(DeviceFailed) as caught, engine.device_errors(gpu):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
     assert "illegal" in str(caught.value.__cause__)
-    with pytest.raises(torch.OutOfMemoryError), engine.seam(gpu):
+    with pytest.raises(torch.OutOfMemoryError), engine.device_errors(gpu):
         raise torch.OutOfMemoryError("too long")
-    with pytest.raises(RuntimeError, match="odd"), engine.seam(torch.device("cpu")):
+    with pytest.raises(RuntimeError, match="odd"), engine.device_errors(torch.device("cpu")):
         raise RuntimeError("odd")
 
 
@@ -247,7 +247,7 @@ def test_rows_of_one_token(plain: Engine) -> None:
 
 
 def test_onednn_is_given_few_numbers_of_rows() -> None:
-    given = {count: rounded(count) for count in range(1, 2049)}
+    given = {count: rows_for_onednn(count) for count in range(1, 2049)}
     assert all(count <= room <= count * 17 / 16 for count, room in given.items())
     assert len({room for count, room in given.items() if count <= 512}) == 96
     assert all(room == count for count, room in given.items() if count <= 32)
@@ -256,7 +256,7 @@ def test_onednn_is_given_few_numbers_of_rows() -> None:
 def test_a_filled_linear_is_the_plain_one() -> None:
     plain = torch.nn.Linear(48, 20)
     ready = deepcopy(plain)
-    pack(ready)
+    reorder_weights(ready)
     for shape in ((1, 48), (33, 48), (5, 13, 48), (3, 1, 48), (130, 48), (300, 48)):
         state = torch.randn(shape)
         with torch.inference_mode():
@@ -277,4 +277,4 @@ def test_memory_is_flat_over_rows_of_every_shape(tmp_path: Path) -> None:
     before = memory(os.getpid(), "VmRSS")
     ask(1_400)
     assert memory(os.getpid(), "VmRSS") - before < 20e6
-    assert len(lane._cache) == 50
+    assert lane.snapshot().cached_rows == 50

@@ -10,7 +10,7 @@ import pytest
 
 from worker.buckets import Buckets
 from worker.errors import ClientGone, DeviceFailed
-from worker.lane import Lane, Ran
+from worker.lane import Lane, LaneResult, Snapshot
 from worker.rows import Logits, Row
 
 BOUND_S = 30
@@ -26,7 +26,7 @@ class Gated:
 
     def __init__(self, open_at_start: bool = False) -> None:
         self.key: tuple[str, ...] = ("gated",)
-        self.buckets = Buckets(lengths=(8, 64), tokens=64)
+        self.buckets = Buckets(lengths=(8, 64), max_tokens=64)
         self.passes: list[list[Row]] = []
         self.finished: list[int] = []
         self.stepping = threading.Semaphore(0)
@@ -60,12 +60,12 @@ class Gated:
 
 class GatedPass:
     def __init__(self, engine: Gated, rows: Sequence[Row]) -> None:
-        self.engine, self.rows, self.left = engine, rows, STEPS
+        self.engine, self.rows, self.steps_left = engine, rows, STEPS
 
     def step(self) -> None:
         self.engine.pause()
-        self.left -= 1
-        if not self.left:
+        self.steps_left -= 1
+        if not self.steps_left:
             self.engine.finished.append(len(self.rows[0].token_ids))
 
     def logits(self) -> list[Logits]:
@@ -78,7 +78,7 @@ class Call(threading.Thread):
     def __init__(self, lane: Lane, engine: Any, *rows: Row, alive: Callable[[], bool] = lambda: True) -> None:
         super().__init__()
         self._work = lambda: lane.run(engine, rows, alive)
-        self._ran: Ran | None = None
+        self._ran: LaneResult | None = None
         self._error: BaseException | None = None
         self.start()
 
@@ -88,7 +88,7 @@ class Call(threading.Thread):
         except BaseException as error:
             self._error = error
 
-    def get(self) -> Ran:
+    def get(self) -> LaneResult:
         self.join(BOUND_S)
         assert not self.is_alive(), "the request never came back"
         if self._error is not None:
@@ -123,7 +123,7 @@ def test_rows_that_wait_together_share_a_pass() -> None:
     first = Call(lane, engine, row(8, 1))
     engine.wait_for_step()
     others = [Call(lane, engine, row(8, seed)) for seed in range(2, 6)]
-    until(lambda: lane.waiting == 4)
+    until(lambda: lane.snapshot().waiting_rows == 4)
     engine.open()
     assert first.get().logits[0].options == (1.0,)
     assert [call.get().logits[0].options[0] for call in others] == [2, 3, 4, 5]
@@ -135,7 +135,7 @@ def test_a_short_row_overtakes_between_two_steps_and_its_caller_need_not_wait() 
     long = Call(lane, engine, row(60))
     engine.wait_for_step()
     short = Call(lane, engine, row(4))
-    until(lambda: lane.waiting == 1)
+    until(lambda: lane.snapshot().waiting_rows == 1)
     engine.allow(1 + STEPS)
     short.get()
     assert engine.finished == [4]
@@ -152,7 +152,7 @@ def test_a_row_that_waited_for_its_patience_starts_before_shorter_ones(patience:
     calls = []
     for waiting, tokens in enumerate((40, 5), start=1):
         calls.append(Call(lane, engine, row(tokens, seed=7)))
-        until(lambda waiting=waiting: lane.waiting == waiting)  # type: ignore[misc]
+        until(lambda waiting=waiting: lane.snapshot().waiting_rows == waiting)  # type: ignore[misc]
     engine.open()
     for call in (first, *calls):
         call.get()
@@ -165,7 +165,7 @@ def test_a_short_caller_that_leads_hands_a_long_pass_on() -> None:
     short = Call(lane, engine, row(4))
     engine.wait_for_step()
     long = Call(lane, engine, row(60))
-    until(lambda: lane.waiting == 1)
+    until(lambda: lane.snapshot().waiting_rows == 1)
     engine.allow(STEPS)
     short.get()
     engine.open()
@@ -178,7 +178,7 @@ def test_equal_rows_in_flight_are_computed_once() -> None:
     first = Call(lane, engine, row(8, 1))
     engine.wait_for_step()
     again = [Call(lane, engine, row(8, 1)) for _ in range(3)]
-    until(lambda: len(lane._flying[next(iter(lane._flying))].owners) == 4)
+    until(lambda: lane.snapshot().requests == 4)
     engine.open()
     assert {call.get().logits[0] for call in (first, *again)} == {Logits((1.0,), (8.0,))}
     assert len(engine.passes) == 1
@@ -209,7 +209,7 @@ def test_without_a_cache_everything_is_computed() -> None:
     for _ in range(2):
         lane.run(engine, [row(8)])
     assert len(engine.passes) == 2
-    assert not lane._flying
+    assert lane.snapshot().rows_in_flight == 0
 
 
 def test_a_client_that_left_frees_its_thread_and_its_rows_never_run() -> None:
@@ -217,7 +217,7 @@ def test_a_client_that_left_frees_its_thread_and_its_rows_never_run() -> None:
     first = Call(lane, engine, row(60, 1))
     engine.wait_for_step()
     leaver = Call(lane, engine, row(60, 2), alive=lambda: not gone.is_set())
-    until(lambda: lane.waiting == 1)
+    until(lambda: lane.snapshot().waiting_rows == 1)
     gone.set()
     threading.Event().wait(0.15)  # longer than the lane's own interval between two looks
     engine.allow(1)
@@ -247,7 +247,7 @@ def test_a_row_that_two_wait_for_survives_the_one_that_leaves() -> None:
     leaver = Call(lane, engine, row(60, 1), alive=lambda: not gone.is_set())
     engine.wait_for_step()
     stayer = Call(lane, engine, row(60, 1))
-    until(lambda: len(lane._flying[next(iter(lane._flying))].owners) == 2)
+    until(lambda: lane.snapshot().requests == 2)
     gone.set()
     threading.Event().wait(0.15)
     engine.open()
@@ -262,7 +262,7 @@ def test_a_pass_that_raises_fails_its_own_requests_and_no_others() -> None:
     first = Call(lane, engine, row(8, 1))
     engine.wait_for_step()
     other = Call(lane, engine, row(60, 2))
-    until(lambda: lane.waiting == 1)
+    until(lambda: lane.snapshot().waiting_rows == 1)
     engine.broken = ValueError("a row that cannot be computed")
     engine.allow(1)
     with pytest.raises(RuntimeError, match="the pass failed") as caught:
@@ -274,7 +274,7 @@ def test_a_pass_that_raises_fails_its_own_requests_and_no_others() -> None:
     engine.broken = None
     engine.open()
     assert lane.run(engine, [row(8, 1)]).logits[0].options == (1.0,)
-    assert lane.failed is None
+    assert lane.failure is None
 
 
 def test_a_lost_device_fails_everybody_once_and_for_good() -> None:
@@ -283,14 +283,14 @@ def test_a_lost_device_fails_everybody_once_and_for_good() -> None:
     calls = [Call(lane, engine, row(8, 1))]
     engine.wait_for_step()
     calls += [Call(lane, engine, row(60, seed)) for seed in (2, 3)]
-    until(lambda: lane.waiting == 2)
+    until(lambda: lane.snapshot().waiting_rows == 2)
     engine.broken = DeviceFailed("an illegal address")
     engine.allow(1)
     for call in calls:
         with pytest.raises(DeviceFailed):
             call.get()
     assert len(reasons) == 1
-    assert lane.failed is not None
+    assert lane.failure is not None
     with pytest.raises(DeviceFailed):
         lane.run(engine, [row(8, 9)])
     assert len(engine.passes) == 1
@@ -316,7 +316,4 @@ def test_many_threads_many_rows_every_answer_is_its_own() -> None:
         thread.join(BOUND_S)
         assert not thread.is_alive()
     assert not wrong
-    assert not lane._flying
-    assert not lane._parked
-    assert not lane._held
-    assert lane.waiting == 0
+    assert lane.snapshot() == Snapshot(0, 0, 0, led=False, cached_rows=10)

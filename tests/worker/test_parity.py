@@ -32,13 +32,13 @@ LONGEST = {"base": 10}
 
 
 @pytest.fixture(scope="module")
-def places(tiny: Path, tiny_bert: Path, base: Path) -> dict[str, Path]:
+def folders(tiny: Path, tiny_bert: Path, base: Path) -> dict[str, Path]:
     return {"tiny": tiny, "bert": tiny_bert, "demo": EMBEDDED, "base": base}
 
 
 @pytest.fixture(scope="module")
-def served(places: dict[str, Path]) -> Iterator[Program]:
-    models = ",".join(f"{name}={place}" for name, place in places.items())
+def served(folders: dict[str, Path]) -> Iterator[Program]:
+    models = ",".join(f"{name}={folder}" for name, folder in folders.items())
     with start_worker(LAYA_MODELS=models, LAYA_WIRE="laya", LAYA_THREADS="1") as program:
         yield program
 
@@ -49,10 +49,10 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def agent(name: str, places: dict[str, Path]) -> Agent:
+def agent(name: str, folders: dict[str, Path]) -> Agent:
     # Two programs with a thread for every core each would wait for one another.
     torch.set_num_threads(1)
-    return Agent(str(places[name]), device="cpu")
+    return Agent(str(folders[name]), device="cpu")
 
 
 def requests(name: str) -> list[dict[str, Any]]:
@@ -112,20 +112,11 @@ def test_answers_and_usage(name: str, agent: Agent, served: Program) -> None:
     assert refused < COUNTS[name] / 3
 
 
-def test_token_ids(name: str, agent: Agent, places: dict[str, Path]) -> None:
-    loaded = checkpoint.load(str(places[name]), "cpu", "fp32")
-    config, special = loaded.config, loaded.special
-    reader = rows.Reader(
-        loaded.encode,
-        special.cls,
-        special.sep,
-        special.mask,
-        special.mask_token,
-        config.max_len,
-        config.head_max_len,
-    )
+def test_token_ids(name: str, agent: Agent, folders: dict[str, Path]) -> None:
+    loaded = checkpoint.load(str(folders[name]), "cpu", "fp32")
+    tokenizer, config = loaded.tokenizer, loaded.config
     for request in requests(name):
-        state = rows.read_state(reader, request["state"])
+        state = rows.tokenize_state(tokenizer, request["state"])
         for question in protocol.questions(request["questions"], "laya"):
             ids, markers, stats = build_sequence(
                 agent.tok,
@@ -136,11 +127,10 @@ def test_token_ids(name: str, agent: Agent, places: dict[str, Path]) -> None:
                 truncate_left=isinstance(request["state"], list),
                 return_stats=True,
             )
-            head = rows.head(reader, question)
-            assert (
-                head.distinct == stats["options_distinct"] and head.per_option == stats["tokens_per_option"]
-            )
-            assert rows.fits(reader, head) == (len(markers) == stats["options"])
-            if rows.fits(reader, head):
-                made, _ = rows.row(reader, head, state, question.id)
+            prompt = rows.tokenize_question(tokenizer, question)
+            assert prompt.distinct_options == stats["options_distinct"]
+            assert prompt.tokens_per_option == stats["tokens_per_option"]
+            assert rows.fits(tokenizer, prompt) == (len(markers) == stats["options"])
+            if rows.fits(tokenizer, prompt):
+                made, _ = rows.build_row(tokenizer, prompt, state, question.id)
                 assert made.token_ids == tuple(ids) and made.markers == tuple(markers)

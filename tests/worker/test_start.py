@@ -292,9 +292,9 @@ load = loading.load
 
 def load_lost(settings, lane):
     catalog = load(settings, lane)
-    (served,) = catalog.served
-    model = dataclasses.replace(served.model, engine=Lost(served.model.engine))
-    return dataclasses.replace(catalog, served=(dataclasses.replace(served, model=model),))
+    (entry,) = catalog.entries
+    model = dataclasses.replace(entry.model, engine=Lost(entry.model.engine))
+    return dataclasses.replace(catalog, entries=(dataclasses.replace(entry, model=model),))
 
 loading.load = load_lost
 wsgi.main()

@@ -22,7 +22,7 @@ class Device:
     """An engine whose passes take time and compute nothing."""
 
     key = ("device",)
-    buckets = Buckets(tokens=256)
+    buckets = Buckets(max_tokens=256)
 
     def start(self, rows: Sequence[Row]) -> Work:
         return Work(rows)
@@ -31,14 +31,14 @@ class Device:
 @dataclass
 class Work:
     rows: Sequence[Row]
-    left: int = STEPS
+    steps_left: int = STEPS
 
     @property
     def step_s(self) -> float:
         return sum(SECONDS[len(row.token_ids)] for row in self.rows) / STEPS
 
     def step(self) -> None:
-        self.left -= 1
+        self.steps_left -= 1
 
     def logits(self) -> list[Logits]:
         return [Logits((0.0,), (0.0,)) for _ in self.rows]
@@ -72,14 +72,14 @@ class Simulation:
                     break
                 now = arrivals[0][0]
                 continue
-            work = turn.work = turn.work or DEVICE.start([one.row for one in turn.jobs])
+            work = turn.device_pass = turn.device_pass or DEVICE.start([one.row for one in turn.jobs])
             work.step()
             now += work.step_s
-            turn.share = work.left / STEPS
-            if not work.left:
+            turn.fraction_left = work.steps_left / STEPS
+            if not work.steps_left:
                 self.turns.end(turn)
                 for one in turn.jobs:
-                    self.waits[one.tokens].append(now - one.since)
+                    self.waits[one.tokens].append(now - one.queued_at)
                     back = self.again(now, one.tokens)
                     if back is not None:
                         arrivals.append((back, one.tokens))
@@ -149,9 +149,9 @@ def test_shorter_rows_overtake_within_their_share() -> None:
     assert first.tokens == 5 * SHORT, "a whole batch, though only a quarter of 400 may go by at once"
     turns.end(first)
     assert turns.next(0.3) is long
-    long.share = 0.6
+    long.fraction_left = 0.6
     assert turns.next(0.4) is long, "240 went by, and its steps have brought no more than 220"
-    long.share = 0.5
+    long.fraction_left = 0.5
     last = turns.next(0.6)
     assert last is not None
     assert last.tokens == 4 * SHORT
@@ -165,10 +165,10 @@ def test_what_overtakes_twice_counts_for_both_that_it_overtook() -> None:
     assert middle is not None and middle.longest == 200
     turns.add(job(SHORT))
     assert turns.next(0.0) is middle, "the long row lets nothing more by yet"
-    long.share = 0.5
+    long.fraction_left = 0.5
     short = turns.next(0.0)
     assert short is not None and short.longest == SHORT
-    assert (long.lost, middle.lost) == (200 + SHORT, SHORT)
+    assert (long.overtaken_tokens, middle.overtaken_tokens) == (200 + SHORT, SHORT)
 
 
 def test_a_row_that_waited_too_long_overtakes_before_shorter_ones_if_it_may() -> None:
@@ -183,7 +183,7 @@ def test_a_row_that_waited_too_long_overtakes_before_shorter_ones_if_it_may() ->
 
 def test_a_row_that_waited_too_long_and_may_not_overtake_holds_up_no_shorter_one() -> None:
     turns = Turns(overtaking=0.5, patience=1.0)
-    begun_long(turns).share = 0.5
+    begun_long(turns).fraction_left = 0.5
     for tokens, since in ((300, 0.0), (SHORT, 0.9)):
         turns.add(job(tokens, since))
     turn = turns.next(1.0)
@@ -201,7 +201,7 @@ def test_nothing_overtakes_when_the_share_is_none() -> None:
 def test_nothing_overtakes_a_pass_that_is_almost_done() -> None:
     turns = Turns()
     long = begun_long(turns)
-    long.share = 0.1
+    long.fraction_left = 0.1
     turns.add(job(SHORT))
     assert turns.next(0.0) is long
 
@@ -209,7 +209,7 @@ def test_nothing_overtakes_a_pass_that_is_almost_done() -> None:
 def test_no_more_overtake_than_is_left_of_the_pass() -> None:
     """However many wait: those that are less work than what is left go by, and the others wait for it."""
     turns = Turns()
-    begun_long(turns).share = 0.3
+    begun_long(turns).fraction_left = 0.3
     for _ in range(5):
         turns.add(job(SHORT))
     turn = turns.next(0.0)
