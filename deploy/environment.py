@@ -1,7 +1,7 @@
-"""Virtual environments made from this clone, filled by pip, and reused while their inputs are unchanged.
+"""Makes virtual environments with pip, and reuses them while their inputs are unchanged.
 
-Knows pip, and which index has the CPU build of torch. Knows nothing of what runs in an environment.
-Needs nothing but the standard library.
+Knows pip, and whether its index has the CPU build of torch. Must not know what runs in an environment.
+Needs only the standard library.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STAMP = "made-from"
 
 
 class StepFailed(Exception):
-    """A step that did not work: which one, and how to go on."""
+    """A step failed: names it, and says what to do."""
 
     def __init__(self, step: str, advice: str) -> None:
         super().__init__(f"{step} failed.\n  {advice}")
@@ -29,7 +29,7 @@ def require_python() -> None:
     """Raises StepFailed on a Python older than the programs need."""
     if sys.version_info < (3, 11):  # noqa: UP036 - this is what refuses the older ones
         raise StepFailed(
-            f"using Python {sys.version.split()[0]}", "3.11 or later is needed: run this file with python3.11"
+            f"using Python {sys.version.split()[0]}", "It needs 3.11 or later: run this file with python3.11."
         )
 
 
@@ -38,7 +38,7 @@ def say(words: str) -> None:
 
 
 def step(name: str, command: Sequence[str | Path], advice: str) -> None:
-    """Runs one command with its output on the terminal. Raises StepFailed with the advice."""
+    """Runs one command, its output on the terminal. Raises StepFailed with the advice."""
     say(name)
     if subprocess.run([str(part) for part in command]).returncode != 0:
         raise StepFailed(name, advice)
@@ -50,25 +50,25 @@ def torch_pin() -> str:
 
 
 def has_cpu_build(python: Path) -> bool:
-    """Whether pip, as this machine configures it, already offers the CPU build."""
+    """Whether pip, as configured on this machine, offers the CPU build."""
     asked = [python, "-m", "pip", "install", "--dry-run", "--no-deps", "--quiet", f"{torch_pin()}+cpu"]
     done = subprocess.run([str(part) for part in asked], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return done.returncode == 0
 
 
 def tell_of_torch(python: Path) -> None:
-    """Say which build of torch is coming: pip takes the CPU build by itself wherever its indexes have one."""
+    """Say which build of torch pip will install: the CPU build if its indexes have one."""
     if has_cpu_build(python):
-        say(f"the CPU build of {torch_pin()} will be installed (about 200 MB)")
+        say(f"pip will install the CPU build of {torch_pin()} (about 200 MB)")
     else:
         say(
-            f"pip's index has no CPU build of {torch_pin()}: its default build may be several gigabytes. To take the "
-            "small one, stop here, set PIP_EXTRA_INDEX_URL to PyTorch's index of CPU wheels, and run this again"
+            f"pip's index has no CPU build of {torch_pin()}; the default build can be several gigabytes. For the small "
+            "one, press Ctrl-C, set PIP_EXTRA_INDEX_URL to PyTorch's index of CPU wheels, and run this again"
         )
 
 
 def digest(inputs: Iterable[Path]) -> str:
-    """One hash over the named files' contents and the place of the clone."""
+    """One hash of the files' contents and of the clone's path."""
     total = hashlib.sha256(str(ROOT).encode())
     for path in inputs:
         total.update(path.name.encode() + b"\0" + path.read_bytes())
@@ -76,7 +76,7 @@ def digest(inputs: Iterable[Path]) -> str:
 
 
 def is_made(home: Path, stamp: str | None = None) -> bool:
-    """Whether the environment is whole, and, with a stamp, was made from the same."""
+    """Whether the environment is complete and, with a stamp, was made from the same inputs."""
     file = home / STAMP
     return file.is_file() and stamp in (None, file.read_text())
 
@@ -84,8 +84,8 @@ def is_made(home: Path, stamp: str | None = None) -> bool:
 def make(home: Path, requirements: Sequence[str], stamp: str, *, torch: bool = False) -> Path:
     """Makes or reuses the environment `home`; returns its bin folder. Raises StepFailed.
 
-    requirements: pip's arguments after `pip install`. stamp: what it is made from; another one, or another
-    Python, means a new environment.
+    requirements: pip's arguments after `pip install`. stamp: what it is made from; a different stamp or Python
+    means a new environment.
     """
     stamp = f"{stamp} {sys.version}"
     bin_folder = home / "bin"
@@ -99,7 +99,7 @@ def make(home: Path, requirements: Sequence[str], stamp: str, *, torch: bool = F
     step(
         f"making the virtual environment {home.name}",
         [sys.executable, "-m", "venv", home],
-        "Python's venv module is needed; on Debian and Ubuntu: apt-get install python3-venv",
+        "It needs Python's venv module. On Debian and Ubuntu: apt-get install python3-venv",
     )
     python = bin_folder / "python"
     if torch:
@@ -107,7 +107,7 @@ def make(home: Path, requirements: Sequence[str], stamp: str, *, torch: bool = F
     step(
         f"installing {' '.join(requirements)} into {home.name}",
         [python, "-m", "pip", "install", "--quiet", "-c", CONSTRAINTS, *requirements],
-        "pip's message is above. The package index must be reachable; then run the same command again.",
+        "See pip's message above. Make sure that the package index can be reached, then run this again.",
     )
     (home / STAMP).write_text(stamp)
     return bin_folder

@@ -1,4 +1,4 @@
-"""Where an installation's files lie, and how each is written there.
+"""Where an installation's files go, and how each is written.
 
 Knows paths and file contents. Knows nothing of systemctl, nginx or pip.
 """
@@ -15,7 +15,7 @@ from environment import ROOT
 
 SHARE = "opt/jevproxy"
 ETC = "etc/jevproxy"
-# What an installation is made of; the rest of the clone (tests, docs) is not installed.
+# The sources of a release. The rest of the clone (tests, deploy) is not installed.
 PACKAGE = ("jevproxy", "worker", "setup.cfg", "pyproject.toml", "README.md", "LICENSE")
 
 
@@ -23,7 +23,7 @@ PACKAGE = ("jevproxy", "worker", "setup.cfg", "pyproject.toml", "README.md", "LI
 class File:
     """A file of the installation: its place below the prefix, its text, its mode.
 
-    `kept`: the operator's once it is there. A newer text of ours is then laid beside it as `.new`.
+    `kept`: the operator may change it, so it is never overwritten; a newer text goes beside it as `.new`.
     """
 
     place: str
@@ -33,7 +33,7 @@ class File:
 
 
 def release_name() -> str:
-    """The version, and a hash over the sources and the Python: the same ones have the same name."""
+    """The version and a hash of the sources and the Python version."""
     version = next(
         line.partition("=")[2].strip()
         for line in (ROOT / "setup.cfg").read_text().splitlines()
@@ -54,7 +54,7 @@ def package_files() -> list[Path]:
 
 
 def files(prefix: Path, part: str) -> list[File]:
-    """Every file beside the releases, for `part` = proxy, worker or all, with its places below the prefix."""
+    """Every file outside the releases, for `part` = proxy, worker or all, its paths rewritten for the prefix."""
 
     def shipped(name: str) -> str:
         text = (ROOT / "deploy" / name).read_text()
@@ -82,7 +82,7 @@ def files(prefix: Path, part: str) -> list[File]:
 
 
 def write(prefix: Path, file: File) -> str | None:
-    """Lays one file; returns what was done, or None where nothing was to do."""
+    """Writes one file. Returns what was done, or None if nothing had to be."""
     target = prefix / file.place
     if target.exists():
         if target.read_text() == file.text:
@@ -92,7 +92,7 @@ def write(prefix: Path, file: File) -> str | None:
             if beside.exists() and beside.read_text() == file.text:
                 return None
             _put(beside, file)
-            return f"kept {target}; ours, which differs, is beside it as {beside.name}"
+            return f"kept {target}; the new version is beside it as {beside.name}"
     _put(target, file)
     return f"wrote {target}"
 
@@ -107,7 +107,7 @@ def _put(target: Path, file: File) -> None:
 
 
 def current(prefix: Path) -> Path:
-    """The link that names the release in use."""
+    """The link to the release in use."""
     return prefix / SHARE / "current"
 
 
@@ -116,7 +116,7 @@ def release(prefix: Path, name: str) -> Path:
 
 
 def switch(prefix: Path, name: str) -> None:
-    """Points `current` at a release, in one step: at no moment is there none."""
+    """Points `current` at a release in one atomic step."""
     link = current(prefix)
     temporary = link.with_name("current.part")
     temporary.unlink(missing_ok=True)
