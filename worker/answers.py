@@ -1,7 +1,7 @@
 """From logits to answers: temperatures, probabilities, confidences, and the two wires' forms.
 
-It knows the figures of the System One contract and those of Laya, and checks what leaves. It must not know
-where logits come from, or HTTP.
+It knows the figures of the System One contract and those of Laya, and checks every answer before it leaves. It must
+not know where logits come from, or HTTP.
 """
 
 import math
@@ -62,9 +62,9 @@ def softmax(logits: Sequence[float], temperature: float = 1.0) -> list[float]:
     if not logits or not all(map(math.isfinite, logits)):
         raise AnswerWrong
     top = max(logits)
-    weights = [math.exp((logit - top) / temperature) for logit in logits]
-    total = sum(weights)
-    return [weight / total for weight in weights]
+    powers = [math.exp((logit - top) / temperature) for logit in logits]
+    total = sum(powers)
+    return [power / total for power in powers]
 
 
 def choice_confidence(p: Sequence[float]) -> float:
@@ -74,8 +74,8 @@ def choice_confidence(p: Sequence[float]) -> float:
 
 
 def score_confidence(p: Sequence[float]) -> float:
-    """The contract's confidence of a score: how near the most probable level the others lie, compared with an even
-    spread, in [0, 1]."""
+    """The contract's confidence of a score, in [0, 1]: 1 minus the mean distance from the most probable level, relative
+    to that of an even spread."""
     n = len(p)
     if n == 1:
         return 1.0

@@ -1,6 +1,6 @@
-"""A request body as a JSON document that every JSON reader would read alike, or a refusal.
+"""A request body as a JSON document that every JSON reader reads the same way, or a refusal.
 
-It knows RFC 8259's loose ends. It must not know what a document is for.
+It knows where RFC 8259 leaves readers free to differ. It must not know what a document is for.
 """
 
 import json
@@ -10,12 +10,12 @@ from worker.errors import FieldError, FieldsRefused, words
 
 # Deeper than any real state. Python's own parser gives up somewhere between 1,000 and 100,000, by version.
 MAX_DEPTH = 200
-# More digits than any double has; Python takes quadratic time to read and write whole numbers of any length.
+# More digits than any double has. Python takes quadratic time to read and write whole numbers, however long.
 MAX_DIGITS = 300
 
 
 def decode(body: bytes) -> Any:
-    """The JSON document in `body`; FieldsRefused if it is not one that every JSON reader would read alike."""
+    """The JSON document in `body`; FieldsRefused if readers may differ on it."""
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -50,16 +50,16 @@ def _int(digits: str) -> int | float:
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     # RFC 8259 section 4: with duplicate names readers disagree on what the document says.
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         seen: set[str] = set()
         name = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         raise _not_json(f"the name '{words(name, 100)}' appears twice in one object")
-    return found
+    return members
 
 
 def _check_depth_and_text(document: Any) -> None:
-    """Refuse what parses but has no UTF-8 JSON form: deep nests, lone surrogates, infinities."""
+    """Refuses what parses but has no UTF-8 JSON form (lone surrogates, infinities), and deep nesting."""
     level, depth = [document], 0
     while level:
         if depth > MAX_DEPTH:

@@ -29,7 +29,6 @@ class SettingRefused(StartFailed):
 
     def __init__(self, name: str, accepted: str) -> None:
         super().__init__(f"{name}: {accepted}")
-        self.name = name
 
 
 class CheckpointRefused(StartFailed):

@@ -1,7 +1,7 @@
 """The System One request: from a JSON document to validated questions.
 
-It knows which documents are requests, and says of every other which question and which field is wrong. It
-must not know a model, its budgets, or HTTP beyond the statuses of its own refusals.
+It knows which documents are valid requests, and says of any other which question and field is wrong. It must
+not know a model, its budgets, or HTTP beyond the statuses of its own refusals.
 """
 
 from collections.abc import Callable
@@ -10,11 +10,12 @@ from typing import Any
 
 from worker.errors import FieldError, FieldsRefused, LimitRefused, UsageRefused, words
 
-# A text-only worker's limits; the first three are the hosted service's.
+# The hosted service's limits.
 MAX_CHOICES = 255
 MAX_LEVELS = 10
-# laya-serve takes more levels than the hosted service; its wire keeps that.
+# laya-serve takes more levels, and so does its wire here.
 MAX_LEVELS_LAYA = 32
+# This worker's own limits: the hosted service names none.
 MAX_QUESTIONS = 256
 MAX_BATCH_ROWS = 4096
 # In the order of a checkpoint's type embedding and temperatures.
@@ -26,7 +27,7 @@ class Question:
     """A valid question.
 
     `criteria`: a choice's names and descriptions, a score's levels, what a noul's "true" and "false" mean.
-    `labels`: how a noul's (false, true) read to the model.
+    `labels`: what the model reads for a noul's (false, true).
     """
 
     id: str
@@ -72,7 +73,7 @@ def parse(document: Any, wire: str = "jev") -> Request:
     Raises FieldsRefused (missing or mistyped fields, all of them at once) or LimitRefused (counts).
     """
     document, errors = _common_fields(document)
-    _present(document, "state", errors)
+    _require(document, "state", errors)
     if errors:
         raise FieldsRefused(errors)
     check_state(document["state"], "state")
@@ -83,7 +84,7 @@ def parse_batch(document: Any, wire: str = "jev") -> BatchRequest:
     """The batch in a decoded JSON document; raises as `parse` does."""
     document, errors = _common_fields(document)
     states = document.get("states")
-    if _present(document, "states", errors) and (not isinstance(states, list) or not states):
+    if _require(document, "states", errors) and (not isinstance(states, list) or not states):
         errors.append(
             FieldError(("body", "states"), "Input should be an array of one or more states", "list_type")
         )
@@ -101,7 +102,7 @@ def parse_batch(document: Any, wire: str = "jev") -> BatchRequest:
 
 
 def check_state(state: Any, *at: str | int) -> None:
-    """Raise FieldsRefused unless `state`, found under `at`, can be read."""
+    """Raises FieldsRefused unless `state`, which lies under `at` in the body, can be read."""
     if not isinstance(state, (str, dict, list)):
         message = "Input should be a string, an object or an array"
         raise FieldsRefused([FieldError(("body", *at), message, "state_type")])
@@ -122,7 +123,8 @@ def questions(given: dict[str, Any], wire: str) -> tuple[Question, ...]:
 
 
 def _common_fields(document: Any) -> tuple[dict[str, Any], list[FieldError]]:
-    """What single and batch requests share: an object, a model's name, a map of questions, no media."""
+    """The document and its errors so far, after the checks that single and batch requests share: an object, a model's
+    name, a map of questions, no media."""
     if not isinstance(document, dict):
         raise FieldsRefused([FieldError(("body",), "Input should be a JSON object", "model_attributes_type")])
     if document.get("assets"):
@@ -130,7 +132,7 @@ def _common_fields(document: Any) -> tuple[dict[str, Any], list[FieldError]]:
     errors: list[FieldError] = []
     if not isinstance(document.get("model"), (str, type(None))):
         errors.append(FieldError(("body", "model"), "Input should be a string", "string_type"))
-    if _present(document, "questions", errors):
+    if _require(document, "questions", errors):
         if not isinstance(document["questions"], dict):
             errors.append(FieldError(("body", "questions"), "Input should be an object", "dict_type"))
         elif not document["questions"]:
@@ -139,7 +141,7 @@ def _common_fields(document: Any) -> tuple[dict[str, Any], list[FieldError]]:
 
 
 def _switch(value: Any, name: str, errors: list[FieldError]) -> bool:
-    """An optional switch, also as forms and environment files send it."""
+    """An optional true or false, also spelled as forms and environment files spell it."""
     known = {
         "true": True,
         "1": True,
@@ -156,9 +158,10 @@ def _switch(value: Any, name: str, errors: list[FieldError]) -> bool:
     return known.get(text, False)
 
 
-def _present(
+def _require(
     fields: dict[str, Any], name: str, errors: list[FieldError], at: tuple[str, ...] = ("body",)
 ) -> bool:
+    """Whether the field is there; adds an error if it is not."""
     if name not in fields:
         errors.append(FieldError((*at, name), "Field required", "missing"))
     return name in fields
@@ -177,7 +180,7 @@ def _question(id: str, fields: Any, wire: str, errors: list[FieldError]) -> Ques
         errors.append(FieldError(at, "A question should be an object", "dict_type"))
         return None
     question_type: Any = fields.get("type")
-    if not _present(fields, "type", errors, at):
+    if not _require(fields, "type", errors, at):
         return None
     if question_type == "box":
         refuse("type", "box questions need an image; this worker reads text only", "literal_error")
@@ -243,7 +246,7 @@ def _labels(labels: Any, refuse: Refuse) -> tuple[str, str]:
 
 
 def _check_counts(question: Question, max_levels: int) -> None:
-    """The limits on counts, which have a refusal of their own."""
+    """Raises LimitRefused for counts out of range."""
     limits = {"choice": ("choices", MAX_CHOICES), "score": ("levels", max_levels)}
     name = f"Question '{words(question.id, 100)}', criteria"
     at = ("questions", question.id, "criteria")

@@ -1,7 +1,7 @@
 """Every setting of the worker: one table, and one function that reads it from a mapping.
 
 It knows the variables' names, defaults and accepted forms. It must not load, open or look for anything: a
-value that means something here may still name a device or a directory that is not there.
+value of the right form may still name a device or a directory that does not exist.
 """
 
 import os
@@ -22,7 +22,7 @@ KNOWN = {
     "multilingual": "convaiinnovations/laya@55cf4c4ebb4ebe31b2550e8bdf3bd21b99753851#multilingual",
     "typed-decisions": "convaiinnovations/laya-typed-decisions",
 }
-# Names of the hosted models: a client that changes only its base URL asks for one of these.
+# Names of the hosted models: a client that changed nothing but its base URL asks for one of these.
 ALIASES = ("jev-latest", "jev-preview")
 LEVELS = ("debug", "info", "warning", "error")
 

@@ -24,14 +24,14 @@ LOGITS = Logits((0.0, 1.0, 3.0), (2.0, 0.0))
 
 
 def test_jev_choice() -> None:
-    found = answers.answer(CHOICE, LOGITS, PLAIN, "jev")
+    answered = answers.answer(CHOICE, LOGITS, PLAIN, "jev")
     p = [math.exp(v) / (1 + math.e + math.e**3) for v in LOGITS.options]
-    assert found["choice"] == "ü 🙂" and list(found["probabilities"]) == ["a", "b", "ü 🙂"]
-    assert list(found["probabilities"].values()) == pytest.approx(p)
-    assert found["confidence"] == pytest.approx((p[2] - 1 / 3) / (2 / 3))
-    assert found["x_answer_confidence"] == max(found["probabilities"].values())
-    assert found["x_act_probability"] == pytest.approx(1 / (1 + math.exp(-2)))
-    assert set(found) - {"type", "choice", "probabilities", "confidence"} == {
+    assert answered["choice"] == "ü 🙂" and list(answered["probabilities"]) == ["a", "b", "ü 🙂"]
+    assert list(answered["probabilities"].values()) == pytest.approx(p)
+    assert answered["confidence"] == pytest.approx((p[2] - 1 / 3) / (2 / 3))
+    assert answered["x_answer_confidence"] == max(answered["probabilities"].values())
+    assert answered["x_act_probability"] == pytest.approx(1 / (1 + math.exp(-2)))
+    assert set(answered) - {"type", "choice", "probabilities", "confidence"} == {
         "x_laya_confidence",
         "x_answer_confidence",
         "x_act_probability",
@@ -39,23 +39,23 @@ def test_jev_choice() -> None:
 
 
 def test_jev_score() -> None:
-    found = answers.answer(SCORE, LOGITS, PLAIN, "jev")
-    p = list(found["probabilities"].values())
-    assert found["legend"] == {"0": "low", "1": {"label": "mid"}, "2": "high"}
-    assert found["score"] == pytest.approx(p[1] + 2 * p[2])
-    assert found["confidence"] == pytest.approx(max(0, 1 - (2 * p[0] + p[1]) / (2 / 3)))
+    answered = answers.answer(SCORE, LOGITS, PLAIN, "jev")
+    p = list(answered["probabilities"].values())
+    assert answered["legend"] == {"0": "low", "1": {"label": "mid"}, "2": "high"}
+    assert answered["score"] == pytest.approx(p[1] + 2 * p[2])
+    assert answered["confidence"] == pytest.approx(max(0, 1 - (2 * p[0] + p[1]) / (2 / 3)))
 
 
 def test_jev_noul_has_no_confidence() -> None:
-    found = answers.answer(NOUL, Logits((0.0, 1.0), (1.0, 2.0)), PLAIN, "jev")
-    assert found["noul"] == pytest.approx(1 / (1 + math.exp(-1))) and "confidence" not in found
+    answered = answers.answer(NOUL, Logits((0.0, 1.0), (1.0, 2.0)), PLAIN, "jev")
+    assert answered["noul"] == pytest.approx(1 / (1 + math.exp(-1))) and "confidence" not in answered
 
 
 def test_one_option_is_certain() -> None:
     for wire in ("jev", "laya"):
         for kind, criteria in (("choice", {"only": None}), ("score", ["only"])):
-            found = answers.answer(Question("q", kind, "", criteria), Logits((7.5,), (0.0,)), PLAIN, wire)
-            assert set(found["probabilities"].values()) == {1.0} and found["confidence"] == 1.0
+            answered = answers.answer(Question("q", kind, "", criteria), Logits((7.5,), (0.0,)), PLAIN, wire)
+            assert set(answered["probabilities"].values()) == {1.0} and answered["confidence"] == 1.0
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

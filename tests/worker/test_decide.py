@@ -87,24 +87,24 @@ def test_winners_that_share_a_long_prefix_are_told_apart(
 ) -> None:
     question = choice(count, shared)
     assert len(model.tokenizer.ids(" " + SHARED)) >= 17
-    found = ask(model, question, refuse=refuse)
+    decision = ask(model, question, refuse=refuse)
     for row in engine.rows:
         options = options_of(row)
         assert len(set(options)) == len(options)
-    assert "x_indistinguishable_options" not in found.usage
+    assert "x_indistinguishable_options" not in decision.usage
     sums = {name: sum(model.tokenizer.ids(" " + name)) for name in question.names}
-    spread = found.answers["q"]["probabilities"]
-    assert sums[found.answers["q"]["choice"]] == max(sums.values())
+    spread = decision.answers["q"]["probabilities"]
+    assert sums[decision.answers["q"]["choice"]] == max(sums.values())
     assert tuple(spread) == question.names and sum(spread.values()) == pytest.approx(1)
-    assert found.usage["input_tokens"] == sum(len(row.token_ids) for row in engine.rows)
+    assert decision.usage["input_tokens"] == sum(len(row.token_ids) for row in engine.rows)
 
 
 @pytest.mark.parametrize("count", [2, 8, 77])
 def test_options_that_no_row_tells_apart_are_told_or_refused(model: decide.ServedModel, count: int) -> None:
     question = choice(count, SHARED * 4)
-    found = ask(model, question, refuse=False)
-    assert found.usage["x_indistinguishable_options"] == {"q": [list(question.names)]}
-    assert found.usage["x_shortened_options"] == {"q": list(question.names)}
+    decision = ask(model, question, refuse=False)
+    assert decision.usage["x_indistinguishable_options"] == {"q": [list(question.names)]}
+    assert decision.usage["x_shortened_options"] == {"q": list(question.names)}
     with pytest.raises(TooManyTokens, match="'q', criteria"):
         ask(model, question, refuse=True)
 
@@ -112,8 +112,8 @@ def test_options_that_no_row_tells_apart_are_told_or_refused(model: decide.Serve
 def test_options_that_the_tokenizer_makes_the_same_are_told_or_refused(model: decide.ServedModel) -> None:
     mask = model.tokenizer.mask_text
     question = Question("q", "choice", "Which?", {f"a{mask}b": None, "a b": None, "c": None})
-    found = ask(model, question, refuse=False)
-    assert found.usage["x_indistinguishable_options"] == {"q": [[f"a{mask}b", "a b"]]}
+    decision = ask(model, question, refuse=False)
+    assert decision.usage["x_indistinguishable_options"] == {"q": [[f"a{mask}b", "a b"]]}
     with pytest.raises(TooManyTokens, match="the same to the model"):
         ask(model, question, refuse=True)
 
@@ -137,6 +137,6 @@ def test_a_batch_reads_its_questions_once(model: decide.ServedModel) -> None:
 
     counting = replace(model, tokenizer=replace(model.tokenizer, encode=encode))
     asked = protocol.BatchRequest(None, tuple(f"state {i}" for i in range(50)), (choice(2),), False)
-    found = list(batch.outcomes(counting, Lane(), asked, decide.Policy(), lambda: True))
-    assert len(found) == 50 and all(isinstance(outcome, decide.Decision) for outcome in found)
+    outcomes = list(batch.outcomes(counting, Lane(), asked, decide.Policy(), lambda: True))
+    assert len(outcomes) == 50 and all(isinstance(outcome, decide.Decision) for outcome in outcomes)
     assert read.count("choice question: Which?") == 1

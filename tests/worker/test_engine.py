@@ -260,9 +260,9 @@ def test_a_filled_linear_is_the_plain_one() -> None:
     for shape in ((1, 48), (33, 48), (5, 13, 48), (3, 1, 48), (130, 48), (300, 48)):
         state = torch.randn(shape)
         with torch.inference_mode():
-            found = linear(ready, state)
-            assert found.shape == (*shape[:-1], 20)
-            torch.testing.assert_close(found, plain(state), atol=1e-5, rtol=0)
+            output = linear(ready, state)
+            assert output.shape == (*shape[:-1], 20)
+            torch.testing.assert_close(output, plain(state), atol=1e-5, rtol=0)
 
 
 def test_memory_is_flat_over_rows_of_every_shape(tmp_path: Path) -> None:

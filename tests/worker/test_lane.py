@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -110,8 +111,25 @@ def test_logits_come_back_in_the_order_of_the_rows() -> None:
     rows = [row(9, 5), row(3, 6), row(9, 7), row(3, 6)]
     ran = Lane().run(Gated(open_at_start=True), rows)
     assert [logits.options[0] for logits in ran.logits] == [5, 6, 7, 6]
-    assert ran.queue_s >= 0
-    assert ran.forward_s >= 0
+
+
+def test_the_seconds_of_a_request_are_those_that_it_waited_and_those_that_it_ran() -> None:
+    lane, engine, began = Lane(), Gated(), time.monotonic()
+    running = Call(lane, engine, row(60, 1))
+    engine.wait_for_step()
+    waiting = Call(lane, engine, row(60, 2))
+    until(lambda: lane.snapshot().waiting_rows == 1)
+    held = time.monotonic()
+    threading.Event().wait(0.05)
+    held = time.monotonic() - held
+    engine.open()
+    first, second = running.get(), waiting.get()
+    elapsed = time.monotonic() - began
+    assert first.forward_s >= held
+    assert second.queue_s >= held
+    for result in (first, second):
+        assert 0 <= result.queue_s <= elapsed - result.forward_s
+        assert result.forward_s > 0
 
 
 def test_no_rows_need_no_device() -> None:

@@ -199,11 +199,11 @@ def test_a_start_that_cannot_work_ends_with_one_line(settings: dict[str, str], w
 
 
 def test_a_checkpoint_that_cannot_work_names_file_and_key(tiny: Path, tmp_path: Path) -> None:
-    place = tmp_path / "broken"
-    shutil.copytree(tiny, place)
-    config = json.loads((place / "rl_agent_config.json").read_text())
-    (place / "rl_agent_config.json").write_text(json.dumps(config | {"option_layout": "parallel"}))
-    environment = clean_environment({"LAYA_PORT": str(free_port()), "LAYA_MODELS": f"demo,b={place}"})
+    folder = tmp_path / "broken"
+    shutil.copytree(tiny, folder)
+    config = json.loads((folder / "rl_agent_config.json").read_text())
+    (folder / "rl_agent_config.json").write_text(json.dumps(config | {"option_layout": "parallel"}))
+    environment = clean_environment({"LAYA_PORT": str(free_port()), "LAYA_MODELS": f"demo,b={folder}"})
     ended = subprocess.run(
         [BIN / "jevworker"], env=environment, capture_output=True, text=True, timeout=120, check=False
     )

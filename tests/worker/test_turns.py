@@ -92,10 +92,10 @@ def p99(values: list[float]) -> float:
 
 
 def poisson(rate: float, until: float, tokens: int, chance: random.Random) -> list[tuple[float, int]]:
-    now, found = 0.0, []
+    now, arrivals = 0.0, []
     while (now := now + chance.expovariate(rate)) < until:
-        found.append((now, tokens))
-    return found
+        arrivals.append((now, tokens))
+    return arrivals
 
 
 def test_shortest_first_and_equal_lengths_share_a_pass() -> None:
