@@ -15,6 +15,8 @@ from tests.servers import ROOT
 PAGE = ROOT / "docs" / "settings.md"
 PROXY_FILE = ROOT / "deploy" / "etc" / "jevproxy.env"
 WORKER_FILE = ROOT / "deploy" / "etc" / "jevworker.env"
+# How the variables of each program begin.
+PROXY_PREFIX, WORKER_PREFIX = "OMNI_JEV_", "(?:LAYA|OMP)_"
 
 PROXY_HEAD = """\
 # jevproxy's settings, read by systemd. Every setting is listed with its default; docs/settings.md has the table.
@@ -82,7 +84,7 @@ def worker_file() -> str:
 
 def main() -> None:
     page = PAGE.read_text()
-    for prefix, rows in (("OMNI_JEV_", proxy_rows()), ("LAYA_", worker_rows())):
+    for prefix, rows in ((PROXY_PREFIX, proxy_rows()), (WORKER_PREFIX, worker_rows())):
         table = "".join(f"{row}\n" for row in rows)
         page = re.sub(rf"(?m)(^\| {prefix}.*\n)+", lambda _, table=table: table, page)
     PAGE.write_text(page)

@@ -18,10 +18,10 @@ ORDER = {
         "observe", "exchange", "delivery", "server", "cors", "app", "wsgi",
     ],
     "worker": [
-        "errors", "settings", "document", "protocol", "rows", "option_parts", "usage", "buckets", "answers", "layouts",
-        "tensors", "linears", "encoders", "model", "folder", "sources", "encoder_config", "checkpoint", "graphs",
-        "engine", "turns", "lane", "decide", "batch", "catalog", "loading", "observe", "refusals", "server", "body",
-        "openapi", "app", "wsgi",
+        "errors", "settings", "cores", "document", "protocol", "rows", "option_parts", "usage", "buckets", "answers",
+        "layouts", "tensors", "linears", "encoders", "model", "folder", "sources", "encoder_config", "checkpoint",
+        "graphs", "engine", "turns", "lane", "decide", "batch", "catalog", "loading", "observe", "refusals", "server",
+        "body", "openapi", "app", "wsgi",
     ],
 }  # fmt: skip
 BESIDE = {"gunicorn_conf", "__main__", "compare"}

@@ -4,10 +4,8 @@ It knows rows, logits, tensors and passes. It must not know questions, requests,
 not safe for two threads at once: the lane lets one in at a time.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import torch
 
@@ -28,22 +26,9 @@ CPU_TOKENS = 256
 CPU_LENGTHS = (64, 128, 192, 256, 384, 512, 768, 1024)
 
 
-def physical_cores() -> int:
-    """The physical cores that this process may run on.
-
-    A second thread on a core adds nothing to dense arithmetic.
-    """
-    cores = set()
-    for cpu in os.sched_getaffinity(0):
-        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        cores.add(siblings.read_text().strip() if siblings.exists() else str(cpu))
-    return len(cores)
-
-
-def use_threads(threads: int | None) -> int:
-    """Sets the process's threads for arithmetic on the CPU: None for the physical cores."""
-    torch.set_num_threads(threads or physical_cores())
-    return torch.get_num_threads()
+def use_threads(count: int) -> None:
+    """Sets the threads of this process's arithmetic on the CPU."""
+    torch.set_num_threads(count)
 
 
 @contextmanager

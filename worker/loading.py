@@ -7,7 +7,7 @@ import datetime
 import logging
 from pathlib import Path
 
-from worker import answers, checkpoint, folder
+from worker import answers, checkpoint, cores, folder
 from worker.buckets import Buckets
 from worker.catalog import Catalog, CatalogEntry
 from worker.decide import ServedModel
@@ -29,7 +29,9 @@ PUBLISHED_HINT = "Set LAYA_MODELS=english for the published Laya."
 
 def load(settings: Settings, lane: Lane) -> Catalog:
     """Every model of the settings, ready to decide. Raises StartFailed for the first that is not."""
-    use_threads(settings.threads or None)
+    threads = cores.choose(settings.threads, settings.omp_threads)
+    use_threads(threads.count)
+    log.info("threads on the CPU: %d (%s)", threads.count, threads.reason)
     entries = []
     for source in settings.models:
         log.info("loading %s", source.name)

@@ -46,6 +46,7 @@ class Settings:
     device: str
     dtype: str
     threads: int
+    omp_threads: int
     graphs: bool
     buckets: tuple[int, ...]
     row_cache: int
@@ -158,6 +159,11 @@ def _threads(text: str) -> int:
     return _whole(1, 1024)(text) if text else 0
 
 
+def _omp_threads(text: str) -> int:
+    # OpenMP takes a list, one number for each level of nested parallel regions; torch nests none.
+    return _threads(text.partition(",")[0].strip())
+
+
 def _status(text: str) -> int:
     return int(_one_of("400", "422")(text))
 
@@ -197,7 +203,9 @@ KNOBS = (
     Knob("LAYA_DTYPE", "dtype", "fp32", _one_of("fp32", "bf16"), "fp32 or bf16 (bf16 on CUDA only)",
          "Number format of the arithmetic."),
     Knob("LAYA_THREADS", "threads", "", _threads, "a whole number, 1 to 1024",
-         "torch threads on the CPU.", shown="the physical cores"),
+         "torch threads on the CPU.", shown="OMP_NUM_THREADS, else the physical cores or a smaller CPU quota"),
+    Knob("OMP_NUM_THREADS", "omp_threads", "", _omp_threads, "a whole number, 1 to 1024; of a list the first counts",
+         "torch threads on the CPU where LAYA_THREADS is not set. OpenMP's own variable.", shown="not used"),
     Knob("LAYA_GRAPHS", "graphs", "1", _switch, "1 or 0", "1 captures CUDA graphs at start; 0 runs without them."),
     Knob("LAYA_BUCKETS", "buckets", "", _lengths, "token lengths in rising order, comma-separated",
          "Token lengths that get a CUDA graph.", shown="the built-in ones"),

@@ -12,7 +12,8 @@ from worker.settings import KNOBS, KNOWN, Settings, read
 
 def test_every_field_has_one_variable() -> None:
     assert [knob.field for knob in KNOBS] == [field.name for field in dataclasses.fields(Settings)]
-    assert all(knob.variable.startswith("LAYA_") for knob in KNOBS)
+    foreign = {knob.variable for knob in KNOBS if not knob.variable.startswith("LAYA_")}
+    assert foreign == {"OMP_NUM_THREADS"}
 
 
 def test_defaults() -> None:
@@ -44,10 +45,12 @@ def test_values() -> None:
             "LAYA_MAX_BODY_MB": "0.5",
             "LAYA_DEVICE": "cuda:1",
             "LAYA_THREADS": "3",
+            "OMP_NUM_THREADS": "4, 2",
             "LAYA_PATIENCE": "2.5",
         }
     )
     assert settings.buckets == (32, 64, 512) and not settings.graphs and settings.threads == 3
+    assert settings.omp_threads == 4
     assert settings.api_key == "geheim é" and "geheim" not in repr(settings)
     assert settings.max_body_mb == 0.5 and settings.device == "cuda:1" and settings.patience == 2.5
 
