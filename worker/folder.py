@@ -20,6 +20,7 @@ CONFIG, WEIGHTS = "rl_agent_config.json", "model.safetensors"
 ENCODER, TOKENIZER = "encoder/config.json", "tokenizer/tokenizer.json"
 TOKENIZER_CONFIG, SPECIAL_TOKENS = "tokenizer/tokenizer_config.json", "tokenizer/special_tokens_map.json"
 FILES = (CONFIG, WEIGHTS, "encoder/*", "tokenizer/*")
+SPECIAL = ("cls_token", "sep_token", "mask_token")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,17 @@ class Config:
     head_max_len: int
     temperature: tuple[Any, Any, Any]
     temperature_by_options: Mapping[str, Any]
+
+
+def complete(folder: Path) -> bool:
+    """Whether every file is there that loading needs. `special_tokens_map.json` is needed only where the tokenizer's
+    config does not name the special tokens itself."""
+    needed = [CONFIG, WEIGHTS, ENCODER, TOKENIZER, TOKENIZER_CONFIG]
+    if (folder / TOKENIZER_CONFIG).is_file() and not all(
+        map(read_json(folder, TOKENIZER_CONFIG).get, SPECIAL)
+    ):
+        needed.append(SPECIAL_TOKENS)
+    return all((folder / name).is_file() for name in needed)
 
 
 def digest(folder: Path) -> str:

@@ -1,11 +1,7 @@
-"""A checkpoint's files: tokenizers of any age, and folders that the hub's client has fetched."""
+"""A checkpoint's files: tokenizers of any age."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -78,57 +74,3 @@ def test_many_threads_may_encode_at_once(tiny: Path) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
-
-
-# The hub, as its client's cache lies on disk.
-
-COMMIT = "55cf4c4ebb4ebe31b2550e8bdf3bd21b99753851"
-
-
-@pytest.fixture(scope="module")
-def hub(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    home = tmp_path_factory.mktemp("hub")
-    repo = home / "hub" / "models--someone--laya-tiny"
-    shutil.copytree(tiny, repo / "snapshots" / COMMIT)
-    shutil.copytree(tiny, repo / "snapshots" / COMMIT / "multilingual")
-    (repo / "refs").mkdir()
-    (repo / "refs" / "main").write_text(COMMIT)
-    return home
-
-
-def load_in_child(source: str, home: Path) -> subprocess.CompletedProcess[str]:
-    """Loads in a process of its own: the hub's client reads its environment once, when it is imported."""
-    program = (
-        "import sys\nfrom worker import checkpoint\nfrom worker.errors import CheckpointRefused\n"
-        "try:\n    loaded = checkpoint.load(sys.argv[1], 'cpu', 'fp32')\n"
-        "except CheckpointRefused as refused:\n    sys.exit(str(refused))\n"
-        "print(loaded.name, loaded.revision)\n"
-    )
-    environment = os.environ | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(Path.cwd())}
-    environment.pop("HF_HUB_CACHE", None)
-    return subprocess.run(
-        [sys.executable, "-c", program, source],
-        env=environment, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("source", "name"),
-    [
-        ("someone/laya-tiny", "someone/laya-tiny"),
-        (f"someone/laya-tiny@{COMMIT}", "someone/laya-tiny"),
-        (f"someone/laya-tiny@{COMMIT}#multilingual", "someone/laya-tiny/multilingual"),
-    ],
-)
-def test_a_hub_id_with_revision_and_subfolder(hub: Path, source: str, name: str) -> None:
-    ran = load_in_child(source, hub)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.split() == [name, COMMIT]
-
-
-@pytest.mark.parametrize("source", ["someone/nothing", "someone/laya-tiny@main#nowhere", "not an id"])
-def test_a_hub_id_that_is_not_to_be_had(hub: Path, source: str) -> None:
-    ran = load_in_child(source, hub)
-    assert ran.returncode == 1
-    assert len(ran.stderr.strip().splitlines()) == 1, ran.stderr
-    assert source.partition("@")[0].partition("#")[0] in ran.stderr
