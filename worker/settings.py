@@ -180,7 +180,7 @@ def _models(text: str) -> tuple[ModelSource, ...]:
             raise ValueError
         if not source and ("=" in entry or name not in KNOWN):
             raise ValueError
-        models.append(ModelSource(name, source or KNOWN[name]))
+        models.append(ModelSource(name, KNOWN.get(source or name, source)))
     if len({model.name for model in models}) != len(models):
         raise ValueError
     return tuple(models)
@@ -196,7 +196,7 @@ KNOBS = (
          "load balancer tries another worker meanwhile."),
     Knob("LAYA_MODELS", "models", EMBEDDED, _models,
          "name or name=source, comma-separated, each name once; known names: " + ", ".join(KNOWN),
-         "Models to serve. A source is a directory or a hub id with optional @revision and #subfolder. "
+         "Models to serve. A source is a known name, a directory or a hub id with optional @revision and #subfolder. "
          "Requests for jev-latest, jev-preview or no model get the first one."),
     Knob("LAYA_DEVICE", "device", "auto", _matching(r"auto|cpu|cuda(:[0-9]{1,3})?"),
          "auto, cpu, cuda or cuda:N", "Where the models run. Naming a device that is missing stops the start."),

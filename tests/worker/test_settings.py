@@ -36,6 +36,16 @@ def test_models() -> None:
     assert models[2].source == "a/b@main#sub"
 
 
+def test_a_known_model_may_have_another_name() -> None:
+    models = read({"LAYA_MODELS": "jev-1.13.0=demo,english,demo=multilingual,here=./demo"}).models
+    assert {model.name: model.source for model in models} == {
+        "jev-1.13.0": KNOWN["demo"],
+        "english": KNOWN["english"],
+        "demo": KNOWN["multilingual"],
+        "here": "./demo",
+    }
+
+
 def test_values() -> None:
     settings = read(
         {
