@@ -151,10 +151,10 @@ def create_app(settings: Settings, serving: Serving) -> Flask:
             response.call_on_close(held.pop_all().close)
             return response
 
-    def counted(found: Decision) -> observe.Seconds:
-        seconds = observe.Seconds(found.queue_s, found.tokenize_s, found.forward_s)
-        metrics.decided(seconds, found.usage["input_tokens"])
-        return seconds
+    def counted(found: Decision) -> observe.Timing:
+        timing = observe.Timing(found.queue_s, found.tokenize_s, found.forward_s, found.rows)
+        metrics.decided(timing, found.usage["input_tokens"])
+        return timing
 
     def each_counted(outcomes: Iterator[Outcome]) -> Iterator[Outcome]:
         for outcome in outcomes:
@@ -201,6 +201,8 @@ def create_app(settings: Settings, serving: Serving) -> Flask:
     def exposition() -> Response:
         authenticate()
         metrics.ready.set(serving.catalog is not None and not serving.failed)
+        if serving.catalog is not None:
+            metrics.waiting_rows.set(serving.catalog.lane.snapshot().waiting_rows)
         return Response(metrics.text(), content_type="text/plain; version=0.0.4; charset=utf-8")
 
     def openapi() -> Response:

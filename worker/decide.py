@@ -49,10 +49,14 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The answers by question id, the usage, and the seconds spent: tokenizing, waiting, on the device."""
+    """Answers by question id, usage, the rows that it took, and its seconds: tokenizing, waiting, on the device.
+
+    A question is one row, or several where a choice is read in parts.
+    """
 
     answers: dict[str, dict[str, Any]]
     usage: dict[str, Any]
+    rows: int
     tokenize_s: float
     queue_s: float
     forward_s: float
@@ -161,7 +165,9 @@ def decide_states(
             return refused
         costs = [usage.sum_costs([r.cost for r in rounds]) for rounds in each.rounds]
         count = usage.laya if policy.wire == "laya" else usage.jev
-        return Decision(answered, count(len(each.state.token_ids), costs), tokenize_s, queue_s, forward_s)
+        used = count(len(each.state.token_ids), costs)
+        rows = sum(len(r.rows) for rounds in each.rounds for r in rounds)
+        return Decision(answered, used, rows, tokenize_s, queue_s, forward_s)
 
     return [close(each) if isinstance(each, OpenState) else each for each in opened]
 

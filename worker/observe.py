@@ -18,6 +18,7 @@ access = logging.getLogger("worker.access")
 
 # An id is repeated in headers and logs, so it must be able to break neither.
 SANE_ID = re.compile(r"[A-Za-z0-9._:+/=@-]{1,128}")
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
@@ -37,19 +38,22 @@ def request_id(given: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Seconds:
-    """Where a decision's time went."""
+class Timing:
+    """Where a decision's seconds went, and how many rows it took."""
 
     queue: float
     tokenize: float
     forward: float
+    rows: int
+
+    def stages(self) -> dict[str, float]:
+        """The seconds by stage."""
+        return {"queue": self.queue, "tokenize": self.tokenize, "forward": self.forward}
 
     def header(self) -> str:
-        """As the Server-Timing header, in milliseconds."""
-        return ", ".join(
-            f"{name};dur={value * 1000:.3f}"
-            for name, value in (("queue", self.queue), ("tokenize", self.tokenize), ("forward", self.forward))
-        )
+        """The Server-Timing header: milliseconds, and the rows as a description."""
+        stages = [f"{name};dur={seconds * 1000:.3f}" for name, seconds in self.stages().items()]
+        return ", ".join([*stages, f'rows;desc="{self.rows}"'])
 
 
 class Metrics:
@@ -74,6 +78,15 @@ class Metrics:
             buckets=SECONDS,
             registry=self.registry,
         )
+        self.rows = Histogram(
+            "laya_decision_rows",
+            "Rows that decisions took: one a question, several for a choice that is read in parts",
+            buckets=ROWS,
+            registry=self.registry,
+        )
+        self.waiting_rows = Gauge(
+            "laya_waiting_rows", "Rows that wait for the device", registry=self.registry
+        )
         self.in_flight = Gauge("laya_in_flight", "Requests past authentication", registry=self.registry)
         self.shed = Counter("laya_shed", "Requests refused for want of room", registry=self.registry)
         self.gone = Counter(
@@ -84,11 +97,11 @@ class Metrics:
         )
         self.ready = Gauge("laya_ready", "1 while decisions can be made", registry=self.registry)
 
-    def decided(self, seconds: Seconds, tokens: int) -> None:
-        """Count a decision's stages and tokens."""
-        self.stages.labels("queue").observe(seconds.queue)
-        self.stages.labels("tokenize").observe(seconds.tokenize)
-        self.stages.labels("forward").observe(seconds.forward)
+    def decided(self, timing: Timing, tokens: int) -> None:
+        """Count a decision's stages, rows and tokens."""
+        for stage, seconds in timing.stages().items():
+            self.stages.labels(stage).observe(seconds)
+        self.rows.observe(timing.rows)
         self.tokens.inc(tokens)
 
     def text(self) -> bytes:

@@ -42,7 +42,9 @@ def test_every_type_in_one_request(client: Client) -> None:
         "queue",
         "tokenize",
         "forward",
+        "rows",
     ]
+    assert headers["server-timing"].endswith('rows;desc="3"')
     assert answer["model"].startswith("demo@") and list(answer["answers"]) == ["refund", "team", "anger"]
     for name in ("team", "anger"):
         assert abs(sum(answer["answers"][name]["probabilities"].values()) - 1) < 1e-6
@@ -323,7 +325,8 @@ def test_a_batch_is_measured_state_by_state_and_logged_at_its_end(
 ) -> None:
     def measured() -> dict[str, float]:
         stages = [f'laya_stage_seconds_count{{stage="{name}"}}' for name in ("queue", "tokenize", "forward")]
-        return {name: metric(client, name) for name in (*stages, "laya_input_tokens_total")}
+        rows = ("laya_decision_rows_count", "laya_decision_rows_sum")
+        return {name: metric(client, name) for name in (*stages, *rows, "laya_input_tokens_total")}
 
     before = measured()
     states = [f"{STATE} {stream} {i}" for i in range(40)] + [None]
