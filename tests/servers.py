@@ -1,4 +1,4 @@
-"""Real programs for the tests: jevproxy and the worker under gunicorn, nginx, and a backend of raw sockets.
+"""Real programs for the tests: jevproxy and the worker under gunicorn, and nginx.
 
 Each runs on a port of its own, is waited for by asking it, is stopped by its own process id, and keeps its
 output for the failure's message. Knows nothing of what the tests check.
@@ -13,12 +13,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+
+from tests.client import Client
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
@@ -41,15 +41,11 @@ def clean_environment(settings: Mapping[str, str]) -> dict[str, str]:
 
 def status_of(url: str, path: str = "/health") -> int | None:
     """The status of one GET, or None where there is no answer."""
-    host, _, port = url.removeprefix("http://").partition("/")[0].rpartition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=10)
     try:
-        connection.request("GET", path)
-        return connection.getresponse().status
+        with Client(url, timeout=10) as client:
+            return client.send("GET", path)[0]
     except (OSError, http.client.HTTPException):
         return None
-    finally:
-        connection.close()
 
 
 def listens(url: str) -> bool:
@@ -224,103 +220,3 @@ def start_nginx(folder: Path, configuration: str, url: str) -> Program:
     file.write_text(configuration)
     argv = [nginx_path(), "-p", f"{folder}/", "-c", file, "-g", "daemon off; error_log stderr warn;"]
     return Program(argv, {}, url=url, ready=lambda: listens(url))
-
-
-class RawBackend:
-    """A backend of raw sockets: `answer` gets each accepted connection in a thread and may do anything.
-
-    The connection is closed when `answer` returns; an OSError in it counts as the peer's going.
-    """
-
-    def __init__(self, answer: Callable[[socket.socket], None]) -> None:
-        self._answer = answer
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
-        self._open: set[socket.socket] = set()
-        self._lock = threading.Lock()
-        self._threads: list[threading.Thread] = []
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self.connections = 0
-        self._accepting = threading.Thread(target=self._accept, daemon=True)
-        self._accepting.start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
-            with self._lock:
-                self.connections += 1
-                self._open.add(connection)
-                self._threads.append(thread)
-            thread.start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        try:
-            self._answer(connection)
-        except OSError:
-            pass
-        finally:
-            with self._lock:
-                self._open.discard(connection)
-            connection.close()
-
-    def close(self) -> None:
-        """Stops listening, ends every connection, and waits for the threads. May be called more than once."""
-        try:
-            self._listener.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
-        self._listener.close()
-        self._accepting.join(10)
-        with self._lock:
-            left, threads = list(self._open), list(self._threads)
-        for connection in left:
-            try:
-                connection.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
-        for thread in threads:
-            thread.join(10)
-
-
-@contextmanager
-def raw_backend(answer: Callable[[socket.socket], None]) -> Iterator[RawBackend]:
-    backend = RawBackend(answer)
-    try:
-        yield backend
-    finally:
-        backend.close()
-
-
-def read_request(connection: socket.socket, buffered: bytes = b"") -> tuple[bytes, bytes, bytes]:
-    """One request off a raw connection: head (with its blank line), body as it came (framing kept), surplus.
-
-    Raises ConnectionError when the peer ends first.
-    """
-    data = bytearray(buffered)
-    while (found := data.find(b"\r\n\r\n")) < 0:
-        data += _more(connection)
-    start = found + 4
-    fields = {
-        name.strip().lower(): value.strip()
-        for name, _, value in (line.partition(b":") for line in bytes(data[:found]).split(b"\r\n")[1:])
-    }
-    if b"chunked" in fields.get(b"transfer-encoding", b"").lower():
-        # From the head's last line end, so that an empty body's last chunk is found as well.
-        while (found := data.find(b"\r\n0\r\n\r\n", start - 2)) < 0:
-            data += _more(connection)
-        end = found + 7
-    else:
-        end = start + int(fields.get(b"content-length", b"0"))
-        while len(data) < end:
-            data += _more(connection)
-    return bytes(data[:start]), bytes(data[start:end]), bytes(data[end:])
-
-
-def _more(connection: socket.socket) -> bytes:
-    data = connection.recv(1 << 18)
-    if not data:
-        raise ConnectionError("the peer ended")
-    return data

@@ -8,12 +8,12 @@ The embedded model; texts of 1 to 60 words, 1 to 4 questions of 1 to 12 options 
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
 import random
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.bench.worker_load import WORDS
+from tests.client import Client
 from tests.servers import memory, serving, start_worker
 
 CALLERS = 4
@@ -43,14 +43,12 @@ def document(chance: random.Random) -> bytes:
     return json.dumps({"state": text(60), "questions": questions}).encode()
 
 
-def ask(port: int, seed: str, times: int) -> None:
-    chance, link = random.Random(seed), http.client.HTTPConnection("127.0.0.1", port, timeout=300)
-    for _ in range(times):
-        link.request("POST", "/v1/systemone", document(chance), {"Content-Type": "application/json"})
-        response = link.getresponse()
-        body = response.read()
-        assert response.status == 200, body
-    link.close()
+def ask(url: str, seed: str, times: int) -> None:
+    chance = random.Random(seed)
+    with Client(url, timeout=300) as client:
+        for _ in range(times):
+            status, answer = client.post(document(chance))
+            assert status == 200, answer
 
 
 def main() -> None:
@@ -63,9 +61,7 @@ def main() -> None:
     with start_worker() as worker, ThreadPoolExecutor(CALLERS) as pool:
         print(f"| 0 | {memory(serving(worker.pid), 'VmRSS') >> 20} |", flush=True)
         for thousand in range(1, asked.requests // 1000 + 1):
-            list(
-                pool.map(lambda n, t=thousand: ask(worker.port, f"{t} {n}", 1000 // CALLERS), range(CALLERS))
-            )
+            list(pool.map(lambda n, t=thousand: ask(worker.url, f"{t} {n}", 1000 // CALLERS), range(CALLERS)))
             print(f"| {thousand * 1000} | {memory(serving(worker.pid), 'VmRSS') >> 20} |", flush=True)
 
 

@@ -11,7 +11,6 @@ Run by `tox -e bench -- tests/bench/test_streaming.py`; JEVPROXY_BENCH_ROUNDS (5
 from __future__ import annotations
 
 import os
-import ssl
 import statistics
 import sys
 import time
@@ -20,12 +19,14 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+from tests.callers import Caller, together
 from tests.deploy import sites
-from tests.generation.stage import Client, together
+from tests.messages import post
 from tests.servers import ROOT, Program, free_port, listens, start_jevproxy, start_nginx
 
 ROUNDS = int(os.environ.get("JEVPROXY_BENCH_ROUNDS", "5"))
 EVENTS = 100
+CHAT = "/v1/chat/completions"
 # Streams at once, and the milliseconds between two events of each: 64 as fast as a model talks.
 PAUSES = {1: 10, 64: 50}
 BOUND_MS = 2.0
@@ -62,15 +63,14 @@ class Way:
     """One way to the backend, and its measured milliseconds: delays of events, and gaps between reads of two."""
 
     name: str
-    port: int
-    tls: ssl.SSLContext | None = None
+    url: str
     delays: dict[int, list[float]] = field(default_factory=lambda: {streams: [] for streams in PAUSES})
     gaps: dict[int, list[float]] = field(default_factory=lambda: {streams: [] for streams in PAUSES})
 
     def read(self, streams: int) -> None:
         def one(_: int) -> None:
             delays, read_at = [], []
-            with Client(self.port, str(PAUSES[streams]), tls=self.tls) as client:
+            with Caller(self.url).send(post(str(PAUSES[streams]), path=CHAT)) as client:
                 client.head()
                 for _ in range(EVENTS):
                     client.until(b"data: ")
@@ -112,15 +112,13 @@ def test_streaming(tmp_path: Path) -> None:
         argv = [sys.executable, "-c", BACKEND, url.rpartition(":")[2]]
         backend = stack.enter_context(Backend(argv, url))
         proxy = stack.enter_context(start_jevproxy(url, OMNI_JEV_ROUTES="generation"))
-        tls = ssl.create_default_context()
-        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
         port = free_port()
         site = sites.configuration(tmp_path, sites.public_site(tmp_path, port, [proxy.port]))
-        stack.enter_context(start_nginx(tmp_path, site, f"https://127.0.0.1:{port}"))
+        nginx = stack.enter_context(start_nginx(tmp_path, site, f"https://127.0.0.1:{port}"))
         ways = [
-            Way("direct", backend.port),
-            Way("jevproxy", proxy.port),
-            Way("nginx and jevproxy", port, tls),
+            Way("direct", backend.url),
+            Way("jevproxy", proxy.url),
+            Way("nginx and jevproxy", nginx.url),
         ]
         for way in ways:
             way.read(1)  # connections, code paths

@@ -14,7 +14,6 @@ cores.
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
 import random
 import signal
@@ -26,6 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.client import DECISIONS, Client
 from tests.servers import BIN, Program, free_port, start_worker, status_of
 
 WORDS = (  # noqa: SIM905
@@ -60,26 +60,20 @@ class Server:
     # Waits of the open phase in this round's time alone.
     spread: dict[str, list[float]] = field(default_factory=dict)
     spans: dict[str, float] = field(default_factory=dict)
-    opened: list[http.client.HTTPConnection] = field(default_factory=list)
+    opened: list[Client] = field(default_factory=list)
 
     def ask(self, local: threading.local, kind: str, chance: random.Random) -> bool:
         """One request over this thread's connection; whether it was answered."""
-        if not hasattr(local, "connection"):
-            local.connection = http.client.HTTPConnection("127.0.0.1", self.program.port, timeout=300)
-            self.opened.append(local.connection)
-        local.connection.request(
-            "POST",
-            "/v1/systemone",
-            document(SIZES[kind], chance, self.model),
-            {"Content-Type": "application/json"},
-        )
-        response = local.connection.getresponse()
-        response.read()
-        return bool(response.status == 200)
+        if not hasattr(local, "client"):
+            local.client = Client(self.program.url, timeout=300)
+            self.opened.append(local.client)
+        body = document(SIZES[kind], chance, self.model)
+        status, _, _ = local.client.send("POST", DECISIONS, body, {"Content-Type": "application/json"})
+        return bool(status == 200)
 
     def close(self) -> None:
-        for connection in self.opened:
-            connection.close()
+        for client in self.opened:
+            client.close()
 
     def note(self, phase: str, kind: str, seconds: float, answered: bool) -> None:
         if answered:

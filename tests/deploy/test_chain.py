@@ -13,18 +13,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends import Exchange, scripted
+from tests.callers import together
+from tests.client import Client
 from tests.clients.test_clients import HERE as CLIENTS
 from tests.clients.test_clients import node_folder as node_folder
 from tests.clients.test_clients import report_of
 from tests.deploy import sites
-from tests.deploy.load import ask, connect, load
+from tests.load import decide, load
 from tests.servers import (
     BIN,
     Program,
     free_port,
     listens,
-    raw_backend,
-    read_request,
     start_jevproxy,
     start_nginx,
     wait_until,
@@ -69,7 +70,7 @@ def test_clients(client: str, site: Program, folder: Path, node_folder: Path) ->
 def test_one_id_is_in_every_log(
     site: Program, proxy: Program, embedded_worker: Program, folder: Path
 ) -> None:
-    status, fields, _ = ask(site.url, X_Request_ID="followed-1")
+    status, fields, _ = decide(site.url, X_Request_ID="followed-1")
     assert status == 200 and fields["X-Request-ID"] == "followed-1"
 
     def of_nginx() -> list[str]:
@@ -84,24 +85,20 @@ def test_one_id_is_in_every_log(
         assert line["id"] == "followed-1" and line["status"] == 200 and line["path"] == "/v1/systemone"
 
 
-def streams(connection: socket.socket) -> None:
-    """GET /events: an event, then a second one when the client has had the first. POST /upload: the length."""
-    rest = b""
-    while True:
-        head, body, rest = read_request(connection, rest)
-        if head.startswith(b"GET /events"):
-            connection.sendall(
-                b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-            )
-            connection.sendall(b"9\r\ndata: 1\n\n\r\n")
-            assert connection_may_go_on.wait(60)
-            connection.sendall(b"9\r\ndata: 2\n\n\r\n0\r\n\r\n")
-        else:
-            text = b"%d" % len(body)
-            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(text), text))
+go_on = threading.Event()
 
 
-connection_may_go_on = threading.Event()
+def events(exchange: Exchange) -> None:
+    """An event, then a second one when the client has had the first."""
+    exchange.start()
+    exchange.chunk(b"data: 1\n\n")
+    assert go_on.wait(60)
+    exchange.chunk(b"data: 2\n\n")
+    exchange.end()
+
+
+def length(exchange: Exchange) -> None:
+    exchange.answer(b"%d" % len(exchange.body))
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +106,7 @@ def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
     folder = tmp_path_factory.mktemp("streaming")
     routes = {"OMNI_JEV_ROUTES": "decisions, POST /upload, GET /events"}
     with (
-        raw_backend(streams) as backend,
+        scripted({"ok": length, "events": events}) as backend,
         start_jevproxy(backend.url, "--workers=2", **routes) as proxy,
         front(folder, [proxy.port], **UNLIMITED) as program,
     ):
@@ -117,52 +114,39 @@ def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
 
 
 def test_events_arrive_one_by_one(streaming: Program) -> None:
-    connection_may_go_on.clear()
-    connection = connect(streaming.url)
-    try:
-        connection.request("GET", "/events")
-        answer = connection.getresponse()
+    go_on.clear()
+    with Client(streaming.url) as client:
+        client.connection.request("GET", "/events", headers={"X-Script": "events"})
+        answer = client.connection.getresponse()
         assert answer.read1() == b"data: 1\n\n"
-        connection_may_go_on.set()
+        go_on.set()
         assert answer.read() == b"data: 2\n\n"
-    finally:
-        connection_may_go_on.set()
-        connection.close()
 
 
 def test_a_hundred_megabytes_go_up(streaming: Program) -> None:
     megabytes = 100
-    connection = connect(streaming.url)
-    try:
-        connection.putrequest("POST", "/upload")
-        connection.putheader("Content-Length", str(megabytes << 20))
-        connection.endheaders()
+    with Client(streaming.url) as client:
+        client.connection.putrequest("POST", "/upload")
+        client.connection.putheader("Content-Length", str(megabytes << 20))
+        client.connection.endheaders()
         for _ in range(megabytes):
-            connection.send(bytes(1 << 20))
-        answer = connection.getresponse()
-        assert (answer.status, answer.read()) == (200, b"%d" % (megabytes << 20))
-    finally:
-        connection.close()
+            client.connection.send(bytes(1 << 20))
+        status, _, body = client.answer()
+        assert (status, body) == (200, b"%d" % (megabytes << 20))
 
 
 def test_a_thousand_requests_around_the_idle_limit(streaming: Program) -> None:
     """Fifty clients pause for as long as nginx keeps a connection to jevproxy: one in use is never being closed."""
     pause, statuses = threading.Event(), []
 
-    def client() -> None:
-        connection = connect(streaming.url)
-        for turn in range(20):
-            pause.wait(0.45 + turn * 0.005)
-            connection.request("POST", "/upload", b"x")
-            answer = connection.getresponse()
-            statuses.append((answer.status, answer.read()))
-        connection.close()
+    def work(_: int) -> None:
+        with Client(streaming.url) as client:
+            for turn in range(20):
+                pause.wait(0.45 + turn * 0.005)
+                status, _, body = client.send("POST", "/upload", b"x")
+                statuses.append((status, body))
 
-    threads = [threading.Thread(target=client) for _ in range(50)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(300)
+    together(50, work)
     assert statuses == [(200, b"1")] * 1000
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.load import ask
+from tests.client import ask
+from tests.load import decide
 from tests.servers import BIN, ROOT, Program, free_port, status_of
 
 # Writable executable memory is refused by a system call of its own since Linux 6.3: PR_SET_MDWE, 65, with 1.
@@ -69,8 +70,8 @@ def test_every_system_call_is_allowed(unit: str, embedded_worker: Program, tmp_p
     else:
         program, settings = [BIN / "jevworker"], {"LAYA_PORT": str(port), "LAYA_DEVICE": "cpu"}
     with Program([*strace, *program], settings, url=url, ready=lambda: status_of(url) == 200) as traced:
-        assert ask(url)[0] == 200
-        assert ask(url, "GET", "/metrics", None)[0] == 200
+        assert decide(url)[0] == 200
+        assert ask(url, "GET", "/metrics")[0] == 200
         # strace itself leaves a signal to its child unheard: the program is told.
         children = Path(f"/proc/{traced.pid}/task/{traced.pid}/children").read_text().split()
         os.kill(int(children[0]), signal.SIGTERM)

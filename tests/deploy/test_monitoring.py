@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.deploy.load import ask
+from tests.client import ask
+from tests.load import decide
 from tests.servers import ROOT, Program
 
 MONITORING = ROOT / "deploy" / "monitoring"
@@ -19,15 +20,15 @@ PANELS: list[dict[str, Any]] = json.loads((MONITORING / "dashboard.json").read_t
 
 def exposed(url: str) -> set[str]:
     """Names of all series."""
-    status, fields, body = ask(url, "GET", "/metrics", None)
+    status, fields, body = ask(url, "GET", "/metrics")
     assert status == 200 and fields["Content-Type"].startswith("text/plain")
     return {re.split(r"[{ ]", line)[0] for line in body.decode().splitlines() if line and line[0] != "#"}
 
 
 @pytest.fixture(scope="module")
 def names(deployed: Program, embedded_worker: Program) -> set[str]:
-    assert ask(deployed.url)[0] == 200
-    assert ask(deployed.url, "GET", "/nothing", None)[0] == 404
+    assert decide(deployed.url)[0] == 200
+    assert ask(deployed.url, "GET", "/nothing")[0] == 404
     return exposed(deployed.url) | exposed(embedded_worker.url)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import re
-import socket
-import ssl
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +15,12 @@ import jevproxy.gunicorn_conf
 import jevproxy.server
 import worker.gunicorn_conf
 from jevproxy.settings import from_environ
+from tests.backends import Exchange, Scripted, scripted
+from tests.callers import Caller
+from tests.client import Client
 from tests.deploy import sites
-from tests.servers import Program, RawBackend, free_port, nginx_path, raw_backend, read_request, start_nginx
+from tests.messages import response
+from tests.servers import Program, free_port, nginx_path, start_nginx
 
 SHIPPED = {path.name: path.read_text() for path in sites.NGINX.glob("*.conf")}
 
@@ -62,30 +64,26 @@ def test_nginx_lets_a_connection_go_before_its_server_does() -> None:
     assert "keepalive_timeout 0;" in SHIPPED["jevworkers.conf"].replace(inner, "")
 
 
-def echo(connection: socket.socket) -> None:
+def echo(exchange: Exchange) -> None:
     """Answers every request with its own head as the body, X-Accel fields included."""
-    rest = b""
-    while True:
-        head, _, rest = read_request(connection, rest)
-        fields = (
-            b"Content-Type: text/plain\r\nX-Accel-Redirect: /metrics\r\nServer: ours\r\nX-Request-ID: %b\r\n"
-        )
-        found = re.search(rb"(?mi)^x-request-id: ([^\r]*)", head)
-        fields %= found[1] if found else b"none"
-        connection.sendall(b"HTTP/1.1 200 OK\r\n%bContent-Length: %d\r\n\r\n%b" % (fields, len(head), head))
+    (id,) = exchange.values("x-request-id") or ["none"]
+    fields = (
+        f"Content-Type: text/plain\r\nX-Accel-Redirect: /metrics\r\nServer: ours\r\nX-Request-ID: {id}\r\n"
+    )
+    exchange.send(response(exchange.head, fields.encode()))
 
 
 @pytest.fixture(scope="module")
-def backend() -> Iterator[RawBackend]:
-    with raw_backend(echo) as running:
+def backend() -> Iterator[Scripted]:
+    with scripted(echo) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def site(backend: RawBackend, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+def site(backend: Scripted, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
     folder = tmp_path_factory.mktemp("site")
     port, closed = free_port(), free_port()
-    public = sites.public_site(folder, port, [int(backend.url.rpartition(":")[2])])
+    public = sites.public_site(folder, port, [backend.port])
     # The same site with no server behind it, on a name of its own.
     dead = (
         public.replace("jev.example", "dead.example")
@@ -110,20 +108,9 @@ def site(backend: RawBackend, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def ask(
     site: Program, method: str, path: str, body: bytes | None = None, host: str = "jev.example", **fields: str
 ) -> tuple[int, http.client.HTTPMessage, bytes]:
-    connection = http.client.HTTPSConnection("127.0.0.1", site.port, timeout=30, context=trusting())
-    try:
-        connection.request(method, path, body, {"Host": host} | fields)
-        answer = connection.getresponse()
-        return answer.status, answer.headers, answer.read()
-    finally:
-        connection.close()
-
-
-def trusting() -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
+    """`fields` by their names as they are, underscores too."""
+    with Client(site.url) as client:
+        return client.send(method, path, body, {"Host": host} | fields)
 
 
 def assert_json(status: int, fields: http.client.HTTPMessage, body: bytes, error_type: str) -> None:
@@ -155,16 +142,13 @@ def test_metrics_are_not_public(site: Program) -> None:
 
 
 def test_a_body_over_the_limit(site: Program) -> None:
-    connection = http.client.HTTPSConnection("127.0.0.1", site.port, timeout=30, context=trusting())
-    try:
-        connection.putrequest("POST", "/v1/systemone")
-        connection.putheader("Content-Length", str((128 << 20) + 1))
-        connection.endheaders()
-        answer = connection.getresponse()
-        assert answer.status == 413
-        assert_json(413, answer.headers, answer.read(), "request_too_large")
-    finally:
-        connection.close()
+    with Client(site.url) as client:
+        client.connection.putrequest("POST", "/v1/systemone")
+        client.connection.putheader("Content-Length", str((128 << 20) + 1))
+        client.connection.endheaders()
+        answer = client.answer()
+        assert answer[0] == 413
+        assert_json(*answer, "request_too_large")
 
 
 def test_no_server_behind(site: Program) -> None:
@@ -194,12 +178,7 @@ def test_too_many_requests(site: Program) -> None:
     ids=["length", "large field", "long line", "TRACE", "no request"],
 )
 def test_what_nginx_refuses_is_json(site: Program, sent: bytes, status: int) -> None:
-    plain = socket.create_connection(("127.0.0.1", site.port), timeout=30)
-    with trusting().wrap_socket(plain) as connection:
-        connection.sendall(sent)
-        answer = http.client.HTTPResponse(connection)
-        answer.begin()
-        body = answer.read()
-        answer.close()
-    assert answer.status == status and answer.getheader("Content-Type") == "application/json"
-    assert json.loads(body)["detail"]["error_type"]
+    with Caller(site.url) as caller:
+        reply = caller.send(sent).reply()
+    assert (reply.status, reply.value("content-type")) == (status, "application/json")
+    assert reply.whole and reply.error_type

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,15 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends import Exchange, scripted
 from tests.deploy import sites
-from tests.deploy.load import ask, load
+from tests.load import decide, load
 from tests.servers import (
     ROOT,
     Program,
     clean_environment,
     free_port,
-    raw_backend,
-    read_request,
     start_jevproxy,
     start_nginx,
     start_worker,
@@ -85,15 +82,14 @@ def test_one_dies_under_load(host: Host) -> None:
 def test_all_are_rolled_under_load(host: Host) -> None:
     """deploy/roll as it is; only systemctl's part is played by a small server that the restart command asks."""
 
-    def supervise(connection: socket.socket) -> None:
-        head, _, _ = read_request(connection)
-        port = int(re.match(rb"GET /(\d+)", head)[1])  # type: ignore[index]
+    def supervise(exchange: Exchange) -> None:
+        port = int(exchange.target.removeprefix("/"))
         host.workers[port].stop()
         host.start(port)
-        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        exchange.answer()
 
     before = {port: worker.pid for port, worker in host.workers.items()}
-    with raw_backend(supervise) as supervisor, load(host.proxy.url, CLIENTS) as tally:
+    with scripted(supervise) as supervisor, load(host.proxy.url, CLIENTS) as tally:
         tally.wait_for_more(20)
         command = [
             sys.executable,
@@ -139,5 +135,5 @@ def test_nginx_never_finds_half_a_site(tmp_path: Path) -> None:
 def test_with_none_left_the_answer_is_json(host: Host) -> None:
     for worker in host.workers.values():
         worker.kill()
-    status, fields, body = ask(host.proxy.url)
+    status, fields, body = decide(host.proxy.url)
     assert (status, fields["Content-Type"]) == (502, "application/json") and b'"bad_gateway"' in body

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 from typing import Any
 
 import pytest
 
+from tests.client import ask
 from tests.servers import Program
 
 STATE = "Parcel 7731 arrived crushed, the buyer wants money back."
@@ -42,15 +42,9 @@ GETS = ["/health", "/v1/models"]
 
 
 def exchange(url: str, method: str, path: str, sent: bytes | None) -> tuple[int, str | None, bytes]:
-    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
-    try:
-        connection.request(
-            method, path, sent, {"Content-Type": "application/json"} if sent is not None else {}
-        )
-        answer = connection.getresponse()
-        return answer.status, answer.getheader("Content-Type"), answer.read()
-    finally:
-        connection.close()
+    fields = {} if sent is None else {"Content-Type": "application/json"}
+    status, answered, body = ask(url, method, path, sent, **fields)
+    return status, answered["Content-Type"], body
 
 
 @pytest.mark.parametrize("name", POSTS)

@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
+from tests.backends import Scripted, says, scripted
+from tests.callers import Caller
 from tests.deploy import sites
-from tests.generation.stage import Client, Scene, Stage, stage
+from tests.messages import post, response
 from tests.servers import Program, free_port, start_jevproxy, start_nginx
 
 ROUTES = "decisions,generation"
+CHAT = "/v1/chat/completions"
 # Long enough for a busy machine to answer within, short enough to wait for.
 TIMEOUT, STREAM_TIMEOUT, STREAM_IDLE, HEALTH_TIMEOUT = 4.0, 8.0, 3.0, 2.0
 
 
 @pytest.fixture(scope="session")
-def backend() -> Iterator[Stage]:
-    with stage() as it:
-        yield it
+def backend() -> Iterator[Scripted]:
+    """Without a script it says that it is well."""
+    with scripted(says(response(b'{"status":"ok"}', b"Content-Type: application/json\r\n"))) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")
-def proxy(backend: Stage) -> Iterator[Program]:
-    with start_jevproxy(backend.backend.url, OMNI_JEV_ROUTES=ROUTES) as program:
+def proxy(backend: Scripted) -> Iterator[Program]:
+    with start_jevproxy(backend.url, OMNI_JEV_ROUTES=ROUTES) as program:
         yield program
 
 
 @pytest.fixture(scope="session")
-def hurried(backend: Stage) -> Iterator[Program]:
+def hurried(backend: Scripted) -> Iterator[Program]:
     """Short deadlines and two slots."""
     with start_jevproxy(
-        backend.backend.url,
+        backend.url,
         OMNI_JEV_ROUTES=ROUTES,
         OMNI_JEV_TIMEOUT=str(TIMEOUT),
         OMNI_JEV_STREAM_TIMEOUT=str(STREAM_TIMEOUT),
@@ -46,38 +47,30 @@ def hurried(backend: Stage) -> Iterator[Program]:
         yield program
 
 
-@dataclass(frozen=True)
-class Front:
-    """Where clients connect: jevproxy itself, or nginx with the shipped site before it."""
-
-    port: int
-    tls: ssl.SSLContext | None
-
-    def ask(self, script: str, **more: Any) -> Client:
-        return Client(self.port, script, tls=self.tls, **more)
-
-
 @pytest.fixture(scope="session", params=["jevproxy", "nginx"])
 def front(
     request: pytest.FixtureRequest, proxy: Program, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Front]:
+) -> Iterator[Program]:
+    """Where clients connect: jevproxy itself, or nginx with the shipped site before it."""
     if request.param == "jevproxy":
-        yield Front(proxy.port, None)
+        yield proxy
         return
     folder, port = tmp_path_factory.mktemp("nginx"), free_port()
-    tls = ssl.create_default_context()
-    tls.check_hostname = False
-    tls.verify_mode = ssl.CERT_NONE
     configuration = sites.configuration(folder, sites.public_site(folder, port, [proxy.port]))
-    with start_nginx(folder, configuration, f"https://127.0.0.1:{port}"):
-        yield Front(port, tls)
+    with start_nginx(folder, configuration, f"https://127.0.0.1:{port}") as nginx:
+        yield nginx
 
 
 @pytest.fixture
-def ok(backend: Stage) -> str:
+def ok(backend: Scripted) -> str:
     """A script that answers at once."""
+    return backend.plays(lambda exchange: exchange.answer())
 
-    def play(scene: Scene) -> None:
-        scene.whole(b"{}")
 
-    return backend.plays(play)
+def chat(program: Program, script: str, *fields: str) -> Caller:
+    """A chat that was asked for, on a connection of its own."""
+    return Caller(program.url).send(post(script, b"{}", CHAT, *fields))
+
+
+def event(number: int) -> bytes:
+    return b'data: {"n": %d}\n\n' % number

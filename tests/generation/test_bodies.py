@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from pathlib import Path
 
 import pytest
 
-from tests.generation.stage import SECONDS, Client, Scene, Stage
-from tests.parity.wire import multipart
+from tests.backends import Exchange, Scripted
+from tests.callers import ask
+from tests.generation.conftest import chat
+from tests.messages import multipart, post
 from tests.servers import Program, start_jevproxy
 
 MIB = 1024 * 1024
@@ -30,23 +31,23 @@ def piece(number: int) -> bytes:
 @pytest.mark.parametrize("media", ["audio/wav", "video/mp4", "application/json", "application/octet-stream"])
 @pytest.mark.parametrize("chunked", [True, False], ids=["chunked", "length"])
 def test_a_large_answer_passes_with_flat_memory(
-    backend: Stage, proxy: Program, media: str, chunked: bool
+    backend: Scripted, proxy: Program, media: str, chunked: bool
 ) -> None:
     count = LARGE // len(piece(0))
 
-    def play(scene: Scene) -> None:
+    def play(exchange: Exchange) -> None:
         if chunked:
-            scene.start(media)
+            exchange.start(media)
         else:
             head = f"HTTP/1.1 200 OK\r\nContent-Type: {media}\r\nContent-Length: {LARGE}\r\n\r\n"
-            scene.send(head.encode())
+            exchange.send(head.encode())
         for number in range(count):
-            (scene.chunk if chunked else scene.send)(piece(number))
+            (exchange.chunk if chunked else exchange.send)(piece(number))
         if chunked:
-            scene.end()
+            exchange.end()
 
     before = peak_kib(proxy)
-    with Client(proxy.port, backend.plays(play), fields="Connection: close\r\n") as client:
+    with chat(proxy, backend.plays(play), "Connection: close") as client:
         client.head()
         body = client.rest()
     if not chunked:
@@ -58,22 +59,20 @@ def test_a_large_answer_passes_with_flat_memory(
     assert peak_kib(proxy) - before < LARGE // 1024 // 3
 
 
-def test_an_upload_arrives_byte_for_byte_and_leaves_nothing_behind(backend: Stage, tmp_path: Path) -> None:
+def test_an_upload_arrives_byte_for_byte_and_leaves_nothing_behind(backend: Scripted, tmp_path: Path) -> None:
     """Above a frontend's usual spooling size, with a hostile file name."""
     seen: list[bytes] = []
-    arrived = threading.Event()
 
-    def play(scene: Scene) -> None:
-        seen.append(scene.body)
-        arrived.set()
-        scene.whole(b"{}")
+    def play(exchange: Exchange) -> None:
+        seen.append(exchange.body)
+        exchange.answer()
 
     body = multipart(b"../../x", b"".join(piece(number) for number in range(20 * MIB // len(piece(0)))))
-    script = backend.plays(play)
-    with start_jevproxy(backend.backend.url, OMNI_JEV_ROUTES="generation", TMPDIR=str(tmp_path)) as proxy:
-        fields = "Content-Type: multipart/form-data; boundary=----b\r\n"
-        with Client(proxy.port, script, path="/v1/images/edits", body=body, fields=fields) as client:
-            assert client.status() == 200
-            assert arrived.wait(SECONDS) and seen[0] == body
+    form = post(
+        backend.plays(play), body, "/v1/images/edits", "Content-Type: multipart/form-data; boundary=----b"
+    )
+    with start_jevproxy(backend.url, OMNI_JEV_ROUTES="generation", TMPDIR=str(tmp_path)) as proxy:
+        assert ask(proxy.url, form).status == 200
+        assert seen == [body]
         left = [path for path in tmp_path.rglob("*") if path.is_file()]
         assert {path.parent.name.rpartition("-")[0] for path in left} == {"jevproxy-metrics"}

@@ -7,8 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.generation.conftest import Front
-from tests.generation.stage import SECONDS, Client, Scene, Stage, event, together
+from tests.backends import Exchange, Scripted
+from tests.callers import PATIENCE, Caller, together
+from tests.generation.conftest import CHAT, chat, event
+from tests.messages import request
 from tests.servers import Program
 
 MEDIA = [
@@ -21,18 +23,18 @@ MEDIA = [
 
 
 @pytest.mark.parametrize("media", MEDIA)
-def test_a_chunk_leaves_before_the_next_one_comes(backend: Stage, front: Front, media: str) -> None:
+def test_a_chunk_leaves_before_the_next_one_comes(backend: Scripted, front: Program, media: str) -> None:
     go = [threading.Event() for _ in range(3)]
 
-    def play(scene: Scene) -> None:
-        scene.start(media)
+    def play(exchange: Exchange) -> None:
+        exchange.start(media)
         for number, gate in enumerate(go):
-            scene.chunk(event(number))
-            assert gate.wait(SECONDS)
-        scene.end()
+            exchange.chunk(event(number))
+            assert gate.wait(PATIENCE)
+        exchange.end()
 
-    with front.ask(backend.plays(play), fields="Connection: close\r\n") as client:
-        assert client.status() == 200
+    with chat(front, backend.plays(play), "Connection: close") as client:
+        assert client.head().status == 200
         for number, gate in enumerate(go):
             client.until(event(number))
             gate.set()
@@ -40,69 +42,71 @@ def test_a_chunk_leaves_before_the_next_one_comes(backend: Stage, front: Front, 
 
 
 @pytest.mark.parametrize("media", MEDIA[:4])
-def test_the_head_leaves_before_the_first_event(backend: Stage, front: Front, media: str) -> None:
+def test_the_head_leaves_before_the_first_event(backend: Scripted, front: Program, media: str) -> None:
     go = threading.Event()
 
-    def play(scene: Scene) -> None:
-        scene.start(media)
-        assert go.wait(SECONDS)
-        scene.chunk(event(1))
-        scene.end()
+    def play(exchange: Exchange) -> None:
+        exchange.start(media)
+        assert go.wait(PATIENCE)
+        exchange.chunk(event(1))
+        exchange.end()
 
-    with front.ask(backend.plays(play)) as client:
+    with chat(front, backend.plays(play)) as client:
         client.head()
         go.set()
         client.until(event(1))
         client.until(b"0\r\n\r\n")
 
 
-def test_64_streams_progress_together(backend: Stage, front: Front) -> None:
+def test_64_streams_progress_together(backend: Scripted, front: Program) -> None:
     """The next event of any stream is sent when all 64 clients have read the one before."""
     read = [threading.Barrier(64) for _ in range(5)]
     sent = [threading.Event() for _ in range(5)]
 
-    def play(scene: Scene) -> None:
-        scene.start()
+    def play(exchange: Exchange) -> None:
+        exchange.start()
         for number in range(5):
-            scene.chunk(event(number))
-            assert sent[number].wait(SECONDS)
-        scene.end()
+            exchange.chunk(event(number))
+            assert sent[number].wait(PATIENCE)
+        exchange.end()
 
     script = backend.plays(play)
 
     def consume(_: int) -> None:
-        with front.ask(script) as client:
+        with chat(front, script) as client:
             client.head()
             for number in range(5):
                 client.until(event(number))
-                read[number].wait(SECONDS)
+                read[number].wait(PATIENCE)
                 sent[number].set()
             client.until(b"0\r\n\r\n")
 
     together(64, consume)
 
 
-FAILURES: dict[str, Callable[[Scene], None]] = {
-    "closed": Scene.close,
-    "reset": Scene.reset,
-    "closed within a chunk": lambda scene: scene.send(b"ff\r\nhalf"),
-    "a chunk without a size": lambda scene: scene.send(b"what\r\n"),
+FAILURES: dict[str, Callable[[Exchange], None]] = {
+    "closed": Exchange.close,
+    "reset": Exchange.reset,
+    "closed within a chunk": lambda exchange: exchange.send(b"ff\r\nhalf"),
+    "a chunk without a size": lambda exchange: exchange.send(b"what\r\n"),
 }
 
 
 @pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("media", ["text/event-stream", "audio/wav", "text/plain"])
-def test_a_failed_stream_never_looks_finished(backend: Stage, front: Front, failure: str, media: str) -> None:
+def test_a_failed_stream_never_looks_finished(
+    backend: Scripted, front: Program, failure: str, media: str
+) -> None:
     read = threading.Event()
 
-    def play(scene: Scene) -> None:
-        scene.start(media)
-        scene.chunk(event(1))
-        assert read.wait(SECONDS)
-        FAILURES[failure](scene)
-        raise ConnectionError
+    def play(exchange: Exchange) -> None:
+        exchange.start(media)
+        exchange.chunk(event(1))
+        assert read.wait(PATIENCE)
+        FAILURES[failure](exchange)
+        exchange.close()
 
-    with front.ask(backend.plays(play)) as client:
+    with chat(front, backend.plays(play)) as client:
         client.head()
         client.until(event(1) + b"\r\n")
         read.set()
@@ -110,72 +114,78 @@ def test_a_failed_stream_never_looks_finished(backend: Stage, front: Front, fail
         assert b"0\r\n\r\n" not in rest and b"[DONE]" not in rest and b"error" not in rest
 
 
-def test_a_failed_stream_is_reset_for_a_client_that_counts_on_the_end(backend: Stage, proxy: Program) -> None:
+def test_a_failed_stream_is_reset_for_a_client_that_counts_on_the_end(
+    backend: Scripted, proxy: Program
+) -> None:
     """HTTP/1.0 has no chunks: the connection's end alone would look like the stream's."""
     read = threading.Event()
 
-    def play(scene: Scene) -> None:
-        scene.start()
-        scene.chunk(event(1))
-        assert read.wait(SECONDS)
-        raise ConnectionError
+    def play(exchange: Exchange) -> None:
+        exchange.start()
+        exchange.chunk(event(1))
+        assert read.wait(PATIENCE)
+        exchange.close()
 
-    with Client(proxy.port, backend.plays(play), version="HTTP/1.0") as client:
-        assert b"chunked" not in client.head()
+    named = f"X-Script: {backend.plays(play)}".encode()
+    with Caller(proxy.url) as client:
+        client.send(request(f"POST {CHAT}", b"{}", named, version=b"HTTP/1.0", close=False))
+        assert client.head().values("transfer-encoding") == []
         client.until(event(1))
         read.set()
         client.rest()
-        assert client.reset
+        assert client.was_reset
 
 
-def test_a_stream_of_known_length_that_is_cut_is_cut(backend: Stage, front: Front) -> None:
-    def play(scene: Scene) -> None:
-        scene.send(b"HTTP/1.1 200 OK\r\nContent-Type: video/mp4\r\nContent-Length: 3000000\r\n\r\n")
-        scene.send(bytes(2_000_000))
-        raise ConnectionError
+def test_a_stream_of_known_length_that_is_cut_is_cut(backend: Scripted, front: Program) -> None:
+    def play(exchange: Exchange) -> None:
+        exchange.send(b"HTTP/1.1 200 OK\r\nContent-Type: video/mp4\r\nContent-Length: 3000000\r\n\r\n")
+        exchange.send(bytes(2_000_000))
+        exchange.close()
 
-    with front.ask(backend.plays(play)) as client:
-        assert b"3000000" in client.head()
+    with chat(front, backend.plays(play)) as client:
+        assert client.head().value("content-length") == "3000000"
         assert len(client.rest()) < 3_000_000
 
 
-def test_a_client_that_leaves_ends_the_backends_work(backend: Stage, front: Front) -> None:
+def test_a_client_that_leaves_ends_the_backends_work(backend: Scripted, front: Program) -> None:
     left = threading.Event()
 
-    def play(scene: Scene) -> None:
-        scene.start()
-        scene.chunk(event(1))
-        if scene.left():
+    def play(exchange: Exchange) -> None:
+        exchange.start()
+        exchange.chunk(event(1))
+        if exchange.left():
             left.set()
 
-    with front.ask(backend.plays(play)) as client:
+    with chat(front, backend.plays(play)) as client:
         client.head()
         client.until(event(1))
-    assert left.wait(SECONDS)
+    assert left.wait(PATIENCE)
 
 
-def test_a_client_that_leaves_before_the_head_ends_the_backends_work(backend: Stage, front: Front) -> None:
+def test_a_client_that_leaves_before_the_head_ends_the_backends_work(
+    backend: Scripted, front: Program
+) -> None:
     asked, left = threading.Event(), threading.Event()
 
-    def play(scene: Scene) -> None:
+    def play(exchange: Exchange) -> None:
         asked.set()
-        if scene.left():
+        if exchange.left():
             left.set()
 
-    with front.ask(backend.plays(play)):
-        assert asked.wait(SECONDS)
-    assert left.wait(SECONDS)
+    with chat(front, backend.plays(play)):
+        assert asked.wait(PATIENCE)
+    assert left.wait(PATIENCE)
 
 
-def test_in_band_errors_are_relayed_as_they_are(backend: Stage, front: Front) -> None:
+def test_in_band_errors_are_relayed_as_they_are(backend: Scripted, front: Program) -> None:
     """A backend's error within a stream is its client's to read: no status is made of it, nothing is added."""
     failed = b'data: {"error":{"message":"out of memory","code":500}}\n\n'
 
-    def play(scene: Scene) -> None:
-        scene.start()
-        scene.chunk(failed)
-        scene.end()
+    def play(exchange: Exchange) -> None:
+        exchange.start()
+        exchange.chunk(failed)
+        exchange.end()
 
-    with front.ask(backend.plays(play)) as client:
-        assert client.status() == 200
+    with chat(front, backend.plays(play)) as client:
+        assert client.head().status == 200
         assert client.until(b"0\r\n\r\n") == b"%x\r\n%b\r\n0\r\n\r\n" % (len(failed), failed)

@@ -9,7 +9,6 @@ one with --checkpoint. Exits 1 when a bucket is wrong. Without a GPU it says so 
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
 import random
 import statistics
@@ -24,6 +23,7 @@ from pathlib import Path
 import torch
 
 from tests.checkpoints import write
+from tests.client import ask
 from tests.servers import start_jevproxy, start_worker
 from tests.worker.models import difference, random_row, shares
 from worker import checkpoint
@@ -85,18 +85,17 @@ def request(chance: random.Random) -> bytes:
 
 # A caller process: Python's own cost a request must not become the measurement, so callers share no interpreter.
 CALLER = """
-import http.client, random, sys, time
+import random, sys, threading, time
+from tests.client import DECISIONS, Client
 from tests.gpu.device import request
 port, seconds, threads, seed = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-import threading
 waits = []
 def call(number):
-    chance, link = random.Random(seed * 1000 + number), http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    chance, client = random.Random(seed * 1000 + number), Client(f"http://127.0.0.1:{port}", timeout=60)
     ended = time.monotonic() + seconds
     while (began := time.monotonic()) < ended:
-        link.request("POST", "/v1/systemone", request(chance), {"Content-Type": "application/json"})
-        answer = link.getresponse(); answer.read()
-        if answer.status == 200: waits.append(time.monotonic() - began)
+        status, _, _ = client.send("POST", DECISIONS, request(chance), {"Content-Type": "application/json"})
+        if status == 200: waits.append(time.monotonic() - began)
 team = [threading.Thread(target=call, args=(number,)) for number in range(threads)]
 [one.start() for one in team]; [one.join() for one in team]
 print(" ".join(f"{wait:.6f}" for wait in waits))
@@ -133,10 +132,7 @@ def health_beside(port: int, seconds: float) -> Iterator[str]:
         nonlocal slowest
         while not ended.wait(0.02):
             began = time.monotonic()
-            link = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-            link.request("GET", "/health")
-            link.getresponse().read()
-            link.close()
+            ask(f"http://127.0.0.1:{port}", "GET", "/health")
             slowest = max(slowest, time.monotonic() - began)
 
     watcher = threading.Thread(target=watch)

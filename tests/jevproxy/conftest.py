@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.backends import OK, PATIENCE, Caller, Reply, Scripted, Seen, get, scripted
+from tests.backends import OK, Exchange, Scripted, scripted
+from tests.callers import PATIENCE, Caller, ask
 from tests.jevproxy.scripts import SCRIPTS
+from tests.messages import Reply, get
 from tests.servers import Program, start_jevproxy, wait_until
 
 
@@ -28,8 +29,7 @@ class Pair:
 
     def ask(self, data: bytes) -> Reply:
         """One request on a connection of its own."""
-        with self.caller() as caller:
-            return caller.ask(data)
+        return ask(self.proxy.url, data)
 
     def metric(self, name: str) -> float:
         """The sum of a metric's samples whose line begins with `name`."""
@@ -88,11 +88,10 @@ def backend_of_seconds() -> Iterator[Pair]:
     """A backend of its own, whose connections are counted. It answers 200 requests together, after a second."""
     together = threading.Barrier(200)
 
-    def second(backend: Scripted, connection: socket.socket, seen: Seen) -> bool:
+    def second(exchange: Exchange) -> None:
         together.wait(PATIENCE)
-        backend.released.wait(1.0)
-        connection.sendall(OK)
-        return True
+        exchange.backend.released.wait(1.0)
+        exchange.send(OK)
 
     with (
         scripted({"second": second}) as backend,

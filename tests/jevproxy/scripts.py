@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import gzip
-import socket
 import threading
 
-from tests.backends import OK, Script, Scripted, Seen, chunked, cuts, drips, gone_or, holds, resets, says
+from tests.backends import OK, Exchange, Script, cuts, drips, holds, resets, says
+from tests.messages import chunked, response
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 TE = b"Transfer-Encoding: chunked\r\n"
@@ -17,63 +17,60 @@ BIG = b"z" * 2_000_000
 OVER_A_MIB = [b"%07d " % number + b"j" * 65528 for number in range(17)]
 
 
-def sized(body: bytes, fields: bytes = b"", status: bytes = b"200 OK") -> bytes:
-    return b"HTTP/1.1 %b\r\n%bContent-Length: %d\r\n\r\n%b" % (status, fields, len(body), body)
-
-
-def streams(backend: Scripted, connection: socket.socket, seen: Seen) -> bool:
+def streams(exchange: Exchange) -> None:
     """An event stream that stays open: one event, then another every moment until the peer goes."""
-    connection.sendall(HEAD + SSE + TE + b"\r\n" + chunked(b"data: 0\n\n", last=False))
-    while not gone_or(_after(0.05), connection):
-        connection.sendall(chunked(b"data: n\n\n", last=False))
-    return False
+    exchange.start()
+    exchange.chunk(b"data: 0\n\n")
+    while not exchange.left(unless=_after(0.05)):
+        exchange.chunk(b"data: n\n\n")
+    exchange.close()
 
 
-def silent_stream(backend: Scripted, connection: socket.socket, seen: Seen) -> bool:
+def silent_stream(exchange: Exchange) -> None:
     """One event, then nothing until the peer goes."""
-    connection.sendall(HEAD + SSE + TE + b"\r\n" + chunked(b"data: 0\n\n", last=False))
-    gone_or(backend.released, connection)
-    return False
+    exchange.start()
+    exchange.chunk(b"data: 0\n\n")
+    exchange.left(unless=exchange.backend.released)
+    exchange.close()
 
 
-def floods(backend: Scripted, connection: socket.socket, seen: Seen) -> bool:
+def floods(exchange: Exchange) -> None:
     """64 MiB, until the peer goes."""
-    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (64 << 20))
+    exchange.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (64 << 20))
     for _ in range(1024):
-        connection.sendall(b"f" * 65536)
-    return True
+        exchange.send(b"f" * 65536)
 
 
-def breaks_off(backend: Scripted, connection: socket.socket, seen: Seen) -> bool:
+def breaks_off(exchange: Exchange) -> None:
     """Two events, then the end without a last chunk, once the test has read them."""
-    connection.sendall(HEAD + SSE + TE + b"\r\n" + chunked(b"data: 0\n\n", b"data: 1\n\n", last=False))
-    backend.gates.setdefault(seen.values("x-gate")[0], threading.Event()).wait(60)
-    return False
+    exchange.start()
+    exchange.chunk(b"data: 0\n\n")
+    exchange.chunk(b"data: 1\n\n")
+    exchange.backend.gates.setdefault(exchange.values("x-gate")[0], threading.Event()).wait(60)
+    exchange.close()
 
 
-def early_413(backend: Scripted, connection: socket.socket, seen: Seen) -> bool:
+def early_413(exchange: Exchange) -> None:
     """Refuses as soon as it has the head, then reads on for as long as the peer sends."""
-    connection.sendall(sized(b'{"no":1}', JSON + b"Connection: close\r\n", b"413 Content Too Large"))
-    gone_or(backend.released, connection)
-    return False
+    exchange.send(response(b'{"no":1}', JSON + b"Connection: close\r\n", b"413 Content Too Large"))
+    exchange.left(unless=exchange.backend.released)
+    exchange.close()
 
 
-def early_interim(backend: Scripted, connection: socket.socket, seen: Seen) -> bool:
+def early_interim(exchange: Exchange) -> None:
     """Says 100 and 103 while the body is still coming, then reads all of it and answers its length."""
-    connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n")
-    left = int(seen.values("content-length")[0]) - len(seen.body)
-    while left > 0:
-        data = connection.recv(1 << 16)
-        if not data:
-            return False
+    exchange.send(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n")
+    left = int(exchange.values("content-length")[0]) - len(exchange.body)
+    while left > 0 and (data := exchange.socket.recv(1 << 16)):
         left -= len(data)
-    connection.sendall(sized(b"all"))
-    return False
+    if not left:
+        exchange.send(response(b"all"))
+    exchange.close()
 
 
-def early_close(backend: Scripted, connection: socket.socket, seen: Seen) -> bool:
+def early_close(exchange: Exchange) -> None:
     """Ends the connection on seeing the head."""
-    return False
+    exchange.close()
 
 
 def _after(seconds: float) -> threading.Event:
@@ -84,9 +81,8 @@ def _after(seconds: float) -> threading.Event:
     return event
 
 
-def echo(backend: Scripted, connection: socket.socket, seen: Seen) -> bool:
-    connection.sendall(sized(seen.body, b"Content-Type: application/octet-stream\r\n"))
-    return True
+def echo(exchange: Exchange) -> None:
+    exchange.answer(exchange.body, "application/octet-stream")
 
 
 SCRIPTS: dict[str, Script] = {
@@ -100,11 +96,11 @@ SCRIPTS: dict[str, Script] = {
     "early_interim": early_interim,
     "early_close": early_close,
     "drip_head": drips(HEAD + b"X-Long: " + b"a" * 500, 0.25),
-    "drip_body": drips(sized(b"a" * 500), 0.25),
+    "drip_body": drips(response(b"a" * 500), 0.25),
     "drip_slow_json": drips(HEAD + TE + JSON + b"\r\n" + chunked(b"a" * 500), 0.25),
     "close": cuts(b""),
     "reset": resets(b""),
-    "two_mb": cuts(sized(BIG)),
+    "two_mb": cuts(response(BIG)),
     "until_close": cuts(HEAD + b"\r\n" + b"y" * 5000),
     "http10": cuts(b"HTTP/1.0 200 OK\r\n" + JSON + b"\r\n{}"),
     "json_chunks": says(HEAD + TE + JSON + b"\r\n" + chunked(b'{"a":', b"1}")),
@@ -156,27 +152,27 @@ SCRIPTS: dict[str, Script] = {
     "folded": says(HEAD + b"X-A: a\r\n  b\r\nContent-Length: 2\r\n\r\nok"),
     "line_feeds": says(b"HTTP/1.1 200 OK\nX-A: 1\nContent-Length: 2\n\nok"),
     "latin": says(HEAD + b"X-A: caf\xe9\r\nContent-Length: 2\r\n\r\nok"),
-    "fields": says(
+    "fields": cuts(
         HEAD + b"Date: Mon, 30 Nov 2026 00:00:00 GMT\r\nServer: theirs\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\n"
         b"Connection: x-hop, close\r\nX-Hop: 1\r\nKeep-Alive: timeout=4\r\nUpgrade: h2c\r\n"
-        b"Proxy-Authenticate: Basic\r\nVary: a\r\nvary: b\r\nContent-Length: 2\r\n\r\nok", keep=False
+        b"Proxy-Authenticate: Basic\r\nVary: a\r\nvary: b\r\nContent-Length: 2\r\n\r\nok"
     ),
-    "gzip": says(sized(GZIPPED, b"Content-Encoding: gzip\r\n" + JSON)),
-    "gzip_500": says(sized(GZIPPED, b"Content-Encoding: gzip\r\n" + JSON, b"500 Internal Server Error")),
+    "gzip": says(response(GZIPPED, b"Content-Encoding: gzip\r\n" + JSON)),
+    "gzip_500": says(response(GZIPPED, b"Content-Encoding: gzip\r\n" + JSON, b"500 Internal Server Error")),
     "gzip_chunks": says(HEAD + TE + JSON + b"Content-Encoding: gzip\r\n\r\n" + chunked(GZIPPED)),
-    "gzip_untrue": says(sized(b'{"plain":1}', b"Content-Encoding: gzip\r\n" + JSON)),
+    "gzip_untrue": says(response(b'{"plain":1}', b"Content-Encoding: gzip\r\n" + JSON)),
     "gzip_204": says(b"HTTP/1.1 204 No Content\r\nContent-Encoding: gzip\r\n\r\n"),
     "s204_body": says(b"HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\nhello"),
     "s204_length_0": says(b"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n"),
     "s304": says(b'HTTP/1.1 304 Not Modified\r\nETag: "x"\r\nContent-Length: 700\r\n\r\n'),
     "s304_body": says(b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\nhello"),
-    "surplus": says(sized(b"ok") + sized(b"poison", b"X-Poison: 1\r\n")),
-    "surplus_long": says(sized(b"ok") + b"A" * 100_000 + sized(b"poison", b"X-Poison: 1\r\n")),
-    "surplus_chunks": says(HEAD + TE + b"\r\n" + chunked(b"ok") + sized(b"poison", b"X-Poison: 1\r\n")),
-    "cookie": says(sized(b"ok", b"Set-Cookie: session=one; Path=/\r\n")),
-    "teapot": says(sized(b"short and stout", b"Content-Type: text/plain\r\n", b"418 I'm a teapot")),
-    "theirs_500": says(sized(b'{"detail":"theirs"}', JSON, b"500 Internal Server Error")),
-    "theirs_503": says(sized(b"busy", b"Retry-After: 7\r\n", b"503 Service Unavailable")),
+    "surplus": says(response(b"ok") + response(b"poison", b"X-Poison: 1\r\n")),
+    "surplus_long": says(response(b"ok") + b"A" * 100_000 + response(b"poison", b"X-Poison: 1\r\n")),
+    "surplus_chunks": says(HEAD + TE + b"\r\n" + chunked(b"ok") + response(b"poison", b"X-Poison: 1\r\n")),
+    "cookie": says(response(b"ok", b"Set-Cookie: session=one; Path=/\r\n")),
+    "teapot": says(response(b"short and stout", b"Content-Type: text/plain\r\n", b"418 I'm a teapot")),
+    "theirs_500": says(response(b'{"detail":"theirs"}', JSON, b"500 Internal Server Error")),
+    "theirs_503": says(response(b"busy", b"Retry-After: 7\r\n", b"503 Service Unavailable")),
 }  # fmt: skip
 for code in (301, 302, 303, 307, 308):
     for where in ("/v1/models", "http://elsewhere.test/x", "//evil.test/"):

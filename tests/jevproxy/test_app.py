@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.backends import get, post
 from tests.jevproxy.conftest import Pair
+from tests.messages import get, post
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
-import socket
 import threading
 from collections.abc import Iterator
 
 import pytest
 
-from tests.backends import Caller, Scripted, Seen, chunked, post, scripted
+from tests.backends import Exchange, scripted
+from tests.callers import Caller
 from tests.jevproxy.conftest import Pair, assert_quiet
+from tests.messages import chunked, post, response
 from tests.servers import memory, serving, start_jevproxy, wait_until
 
 MIB = 1 << 20
@@ -84,7 +85,7 @@ def test_an_early_answer_is_relayed_while_the_client_still_sends(pair: Pair, fra
             caller.send(chunked_post("early_413", chunked(b"a" * 100_000, last=False)))
         reply = caller.reply()
         assert (reply.status, reply.body, reply.value("connection")) == (413, b'{"no":1}', "close")
-        caller.socket.shutdown(socket.SHUT_WR)
+        caller.half_close()
         assert caller.at_end()
     pair.becomes_idle()
 
@@ -112,7 +113,7 @@ def test_a_body_that_its_client_cuts_short_is_never_forwarded_as_whole(
             }
             caller.send(chunked_post("ok", part[framing], marker))
         if end == "half-close":
-            caller.socket.shutdown(socket.SHUT_WR)
+            caller.half_close()
         elif end == "close":
             caller.close()
         elif end == "reset":
@@ -141,7 +142,7 @@ def test_one_byte_over_the_limit_is_a_413_that_a_client_still_sending_can_read(
             "request_too_large",
             "close",
         )
-        caller.socket.shutdown(socket.SHUT_WR)
+        caller.half_close()
         assert caller.at_end()
     pair.becomes_idle()
     assert all(not seen.whole for seen in pair.backend.of(marker))
@@ -158,7 +159,7 @@ def test_a_gigabyte_declared_is_refused_unread(pair: Pair) -> None:
 def test_continue_is_said_here_and_not_asked_of_the_backend(pair: Pair) -> None:
     with pair.caller() as caller:
         caller.send(post("echo", b"hello", "/v1/systemone", "Expect: 100-continue", "x-marker: expects")[:-5])
-        assert caller.head()[0] == 100
+        assert caller.head().status == 100
         assert caller.ask(b"hello", "POST").body == b"hello"
     assert pair.backend.of("x-marker: expects")[0].values("expect") == []
 
@@ -175,36 +176,35 @@ def test_a_refused_requests_body_is_never_taken_for_the_next_request(
             request = chunked_post("ok", chunked(smuggled)).replace(b"/v1/systemone", b"/nowhere", 1)
         caller.send(request + post("ok", b"", "/v1/systemone", "x-marker: behind-it"))
         assert caller.reply().status == 404
-        caller.socket.shutdown(socket.SHUT_WR)
+        caller.half_close()
         caller.rest()
     pair.becomes_idle()
     assert pair.backend.of("x-marker: unread-body") == []
 
 
-def counting(backend: Scripted, connection: socket.socket, seen: Seen) -> bool:
+def counting(exchange: Exchange) -> None:
     """Reads a body that it does not keep."""
-    left = int(seen.values("x-size")[0]) - len(seen.body)
-    chunks = seen.values("transfer-encoding") == ["chunked"]
+    exchange.close()
+    left = int(exchange.values("x-size")[0]) - len(exchange.body)
+    chunks = exchange.values("transfer-encoding") == ["chunked"]
     tail = b""
     while left > 0 or (chunks and not tail.endswith(b"\r\n0\r\n\r\n")):
-        data = connection.recv(1 << 18)
+        data = exchange.socket.recv(1 << 18)
         if not data:
-            return False
+            return
         tail = (tail + data)[-7:]
         left -= len(data)
-    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
-    return False
+    exchange.send(response(b"ok", b"Connection: close\r\n"))
 
 
 @pytest.fixture(scope="module")
 def roomy() -> Iterator[Pair]:
     """The default limits; one worker process, whose memory is measured."""
 
-    def gives(backend: Scripted, connection: socket.socket, seen: Seen) -> bool:
-        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (100 * MIB))
+    def gives(exchange: Exchange) -> None:
+        exchange.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (100 * MIB))
         for _ in range(1600):
-            connection.sendall(b"g" * 65536)
-        return True
+            exchange.send(b"g" * 65536)
 
     with scripted({"early_count": counting, "gives": gives}) as backend, start_jevproxy(backend.url) as proxy:
         yield Pair(proxy, backend)
@@ -222,9 +222,9 @@ def test_a_hundred_megabytes_pass_with_flat_memory(roomy: Pair, framing: str) ->
         if framing == "download":
             caller.send(post("gives"))
             caller.head()
-            got = len(caller._left)
+            got = 0
             while got < 100 * MIB:
-                data = caller.socket.recv(1 << 18)
+                data = caller.some()
                 assert data
                 got += len(data)
         else:
@@ -258,7 +258,7 @@ def test_slow_uploads_take_nothing_from_others(pair: Pair) -> None:
     for thread in threads:
         thread.start()
     try:
-        wait_until(lambda: len(pair.backend.of("x-marker: slow")) >= 0)
+        wait_until(lambda: pair.metric("jevproxy_in_flight") == 20, what="every slow upload being under way")
         assert [pair.ask(post()).status for _ in range(20)] == [200] * 20
     finally:
         stop.set()

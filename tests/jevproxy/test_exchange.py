@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.backends import Caller, get, post
+from tests.callers import Caller
 from tests.jevproxy.conftest import Pair
 from tests.jevproxy.test_response import BAD_GATEWAY
+from tests.messages import get, post
 from tests.servers import start_jevproxy, wait_until
 
 
@@ -29,7 +30,7 @@ def test_the_deadline_is_for_the_whole_exchange_and_its_connection_is_not_used_a
         missed = hasty.backend.of(marker)[0]
         assert caller.ask(get("ok", "/v1/models", f"x-marker: after.{script}.{make.__name__}")).status == 200
         after = hasty.backend.of(f"after.{script}.{make.__name__}")[0]
-        assert after.connection != missed.connection
+        assert after.number != missed.number
         assert missed.ended.wait(30)
     hasty.becomes_idle()
 
@@ -105,7 +106,7 @@ def test_a_stream_holds_its_slot_to_its_end(patient: Pair) -> None:
     fill(patient, callers, 3, "silent_stream")
     try:
         for caller in callers:
-            assert caller.head()[0] == 200
+            assert caller.head().status == 200
             caller.until(b"data: 0")
         assert patient.ask(post()).status == 503
     finally:
@@ -172,7 +173,7 @@ def test_a_client_that_leaves_ends_the_backends_work_at_once(patient: Pair, scri
     if script != "hold":
         caller.until(b"\r\n\r\n")
     if how == "half-close":
-        caller.socket.shutdown(socket.SHUT_WR)
+        caller.half_close()
     else:
         caller.reset() if how == "reset" else caller.close()
     assert seen.ended.wait(20)

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends import Caller, get, post, scripted
+from tests.backends import scripted
+from tests.callers import Caller
 from tests.jevproxy.conftest import Pair, assert_quiet
 from tests.jevproxy.scripts import SCRIPTS
+from tests.messages import get, post
 from tests.servers import (
     Program,
     blocked,

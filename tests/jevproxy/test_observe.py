@@ -10,8 +10,8 @@ import time
 import pytest
 
 from jevproxy.observe import Observer, Record
-from tests.backends import get, post
 from tests.jevproxy.conftest import Pair
+from tests.messages import get, post
 
 
 def test_a_log_line_is_json_with_these_keys(pair: Pair) -> None:

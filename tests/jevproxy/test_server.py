@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.backends import Reply, get
 from tests.jevproxy.conftest import Pair
+from tests.messages import Reply, get
 
 CHUNKS = b"5\r\nhello\r\n0\r\n\r\n"
 

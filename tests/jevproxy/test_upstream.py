@@ -9,6 +9,7 @@ import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,22 +17,17 @@ import pytest
 from jevproxy.errors import BadRequest
 from jevproxy.idle import RELEARN, SETTLE, IdleLimit
 from jevproxy.upstream import _head
-from tests.backends import OK, Caller, Scripted, Seen, get, post, scripted
+from tests.backends import OK, Exchange, Scripted, cuts, scripted
+from tests.callers import Caller, together
 from tests.jevproxy.conftest import Pair, assert_quiet
+from tests.messages import get, post
 from tests.servers import free_port, start_jevproxy, wait_until
 
 
-class ClosesIdle(Scripted):
-    """A backend that ends a connection after a second without a request."""
-
-    def _converse(self, connection: socket.socket) -> None:
-        connection.settimeout(1.0)
-        super()._converse(connection)
-
-
-def closes_after(backend: Scripted, connection: socket.socket, seen: Seen) -> bool:
-    connection.sendall(OK)
-    return False
+def impatient(connection: socket.socket) -> socket.socket:
+    """Ends a connection after a second without a request."""
+    connection.settimeout(1.0)
+    return connection
 
 
 def test_a_backend_that_closes_idle_connections_gives_no_502_and_no_request_twice() -> None:
@@ -39,13 +35,12 @@ def test_a_backend_that_closes_idle_connections_gives_no_502_and_no_request_twic
 
     jevproxy has seen one close before: until then it does not know the backend's limit.
     """
-    backend = ClosesIdle({"ok": lambda backend, connection, seen: bool(connection.sendall(OK)) or True})
     statuses: list[int] = []
-    try:
+    with scripted({}, impatient) as backend:
         with start_jevproxy(backend.url) as proxy:
             with Caller(proxy.url) as caller:
                 assert caller.ask(post()).status == 200
-                wait_until(lambda: not any(one.is_alive() for one in backend._threads), what="the close")
+                wait_until(lambda: backend.open == 0, what="the close")
                 assert caller.ask(post()).status == 200
 
             def work(number: int) -> None:
@@ -56,35 +51,25 @@ def test_a_backend_that_closes_idle_connections_gives_no_502_and_no_request_twic
                         statuses.append(caller.ask(request).status)
                         threading.Event().wait(pause.uniform(1.0, 1.2))
 
-            threads = [threading.Thread(target=work, args=(number,)) for number in range(100)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            together(100, work)
             assert_quiet(proxy)
         assert Counter(statuses) == {200: 1000}
         markers = [value for seen in backend.seen for value in seen.values("x-marker")]
         assert len(markers) == len(set(markers)) == 1000
-    finally:
-        backend.close()
 
 
 @pytest.mark.parametrize("callers", [1, 8])
 def test_a_backend_that_closes_after_each_answer_gives_no_502(callers: int) -> None:
     """Unannounced. A close that is under way as the next request leaves cannot be seen: those stay far below 1 %."""
-    with scripted({"closes": closes_after}) as backend, start_jevproxy(backend.url) as proxy:
+    with scripted({"closes": cuts(OK)}) as backend, start_jevproxy(backend.url) as proxy:
         statuses: list[int] = []
 
-        def work() -> None:
+        def work(_: int) -> None:
             with Caller(proxy.url) as caller:
                 for _ in range(100):
                     statuses.append(caller.ask(post("closes")).status)
 
-        threads = [threading.Thread(target=work) for _ in range(callers)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together(callers, work)
         assert len(statuses) == 100 * callers
         assert statuses.count(200) >= 99 * callers
         assert len(backend.of("x-script: closes")) == statuses.count(200), "none was sent twice"
@@ -94,7 +79,7 @@ def test_idle_connections_past_the_limit_are_closed_and_the_next_wave_opens_new_
     with scripted({}) as backend, start_jevproxy(backend.url, OMNI_JEV_POOL_IDLE="0.5") as proxy:
         with Caller(proxy.url) as caller:
             assert caller.ask(post()).status == 200
-        wait_until(lambda: not backend._open, what="the backend's connections being closed")
+        wait_until(lambda: backend.open == 0, what="the backend's connections being closed")
         opened = backend.connections
         with Caller(proxy.url) as caller:
             assert [caller.ask(post()).status for _ in range(5)] == [200] * 5
@@ -117,7 +102,7 @@ def test_a_path_prefix_stands_before_every_target(prefix: str) -> None:
     with scripted({}) as backend, start_jevproxy(backend.url + prefix) as proxy, Caller(proxy.url) as caller:
         caller.ask(get("ok", "/v1/models?a=%20b&c=/../"))
         caller.ask(get("ok", "http://elsewhere.test/v1/models?x", "x-marker: absolute"))
-        targets = [seen.head.split(b" ")[1].decode() for seen in backend.of("/v1/models")]
+        targets = [seen.target for seen in backend.of("/v1/models")]
         assert targets == [f"{prefix.rstrip('/')}/v1/models{query}" for query in ("?a=%20b&c=/../", "?x")]
         assert backend.of("x-marker")[0].values("host") == [backend.url.removeprefix("http://")]
 
@@ -154,54 +139,43 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "both"
 
 
-class TLSBackend(Scripted):
+def slow(exchange: Exchange) -> None:
+    exchange.backend.released.wait(1.0)
+    exchange.send(OK)
+
+
+def ragged(exchange: Exchange) -> None:
+    """Ends without saying so in TLS."""
+    exchange.send(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n{}")
+    exchange.close()
+
+
+def orderly(exchange: Exchange) -> None:
+    ragged(exchange)
+    assert isinstance(exchange.socket, ssl.SSLSocket)
+    exchange.socket.unwrap()
+
+
+@contextmanager
+def over_tls(certificate: Path) -> Iterator[Scripted]:
     """The scripted backend behind TLS."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
 
-    def __init__(self, certificate: Path) -> None:
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.context.load_cert_chain(certificate)
+    def wrap(connection: socket.socket) -> socket.socket:
+        return context.wrap_socket(connection, server_side=True, suppress_ragged_eofs=True)
 
-        def slow(backend: Scripted, connection: socket.socket, seen: Seen) -> bool:
-            backend.released.wait(1.0)
-            connection.sendall(OK)
-            return True
-
-        def ragged(backend: Scripted, connection: socket.socket, seen: Seen) -> bool:
-            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n{}")
-            return False
-
-        def orderly(backend: Scripted, connection: ssl.SSLSocket, seen: Seen) -> bool:
-            ragged(backend, connection, seen)
-            connection.unwrap()
-            return False
-
-        super().__init__(
-            {
-                "ok": lambda b, c, s: bool(c.sendall(OK)) or True,
-                "slow": slow,
-                "ragged": ragged,
-                "orderly": orderly,
-            }  # type: ignore[dict-item]
-        )
-
-    def _converse(self, connection: socket.socket) -> None:
-        try:
-            with self.context.wrap_socket(connection, server_side=True, suppress_ragged_eofs=True) as wrapped:
-                super()._converse(wrapped)
-        except OSError:
-            pass
+    with scripted({"slow": slow, "ragged": ragged, "orderly": orderly}, wrap) as backend:
+        yield backend
 
 
 @pytest.fixture(scope="module")
 def secure(certificate: Path) -> Iterator[Pair]:
-    backend = TLSBackend(certificate)
-    url = backend.url.replace("http://127.0.0.1", "https://localhost")
-    try:
+    with over_tls(certificate) as backend:
+        url = backend.url.replace("http://127.0.0.1", "https://localhost")
         with start_jevproxy(url, "--preload", SSL_CERT_FILE=str(certificate)) as proxy:
             yield Pair(proxy, backend)
             assert_quiet(proxy)
-    finally:
-        backend.close()
 
 
 def test_an_https_backend_is_reached_and_its_connection_reused(secure: Pair) -> None:
@@ -227,16 +201,13 @@ def test_tls_that_ends_without_saying_so_leaves_a_body_unfinished(secure: Pair) 
 
 
 def test_a_certificate_that_does_not_verify_is_502(certificate: Path) -> None:
-    backend = TLSBackend(certificate)
-    try:
+    with over_tls(certificate) as backend:
         for host, trusted in (("localhost", {}), ("127.0.0.1", {"SSL_CERT_FILE": str(certificate)})):
             url = backend.url.replace("http://127.0.0.1", f"https://{host}")
             with start_jevproxy(url, **trusted) as proxy, Caller(proxy.url) as caller:
                 assert caller.ask(post()).status == 502
                 assert b'jevproxy_failures_total{kind="tls"}' in caller.ask(get(path="/metrics")).body
         assert backend.seen == []
-    finally:
-        backend.close()
 
 
 class Clock:

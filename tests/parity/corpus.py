@@ -9,8 +9,8 @@ import json
 import zlib
 from dataclasses import dataclass
 
+from tests.messages import chunked, multipart, request
 from tests.parity.lenient import ANSWERS
-from tests.parity.wire import chunked, multipart, request
 
 ROUTES = (
     "decisions,generation,GET /x/*,POST /x/*,PUT /x/*,DELETE /x/*,PATCH /x/*,POST /answer/*,GET /answer/*"
@@ -258,7 +258,7 @@ def _framing() -> list[Case]:
         "one byte a chunk": request("POST /x/y", chunked(*(bytes([b]) for b in base)), coded, length=False),
         "an empty chunked body": request("POST /x/y", chunked(), coded, length=False),
         "chunk extensions": request("POST /x/y", b'2;a=b;c="d"\r\n{}\r\n0;z\r\n\r\n', coded, length=False),
-        "a trailer": request("POST /x/y", chunked(b"{}", end=b"0\r\nX-Sum: 1\r\n\r\n"), coded, length=False),
+        "a trailer": request("POST /x/y", chunked(b"{}", last=False) + b"0\r\nX-Sum: 1\r\n\r\n", coded, length=False),
         "sizes in capitals with zeros": request("POST /x/y", b"000A\r\n0123456789\r\n0\r\n\r\n", coded, length=False),
         "chunked in capitals": request("POST /x/y", chunked(b"{}"), b"Transfer-Encoding: CHUNKED", length=False),
         "chunked of HTTP/1.0": request(

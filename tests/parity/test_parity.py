@@ -6,7 +6,6 @@ Status, header fields that matter and body bytes are the same, or the difference
 from __future__ import annotations
 
 import re
-import ssl
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,66 +13,54 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends import Backend
 from tests.deploy import sites
 from tests.parity import lenient
 from tests.parity.corpus import CASES, ROUTES, Case
 from tests.parity.differences import NGINX, OURS
 from tests.parity.wire import Answer, ask
-from tests.servers import (
-    ROOT,
-    Program,
-    free_port,
-    raw_backend,
-    start_jevproxy,
-    start_nginx,
-    status_of,
-)
+from tests.servers import ROOT, Program, free_port, start_jevproxy, start_nginx, status_of
 
 
 @pytest.fixture(scope="module")
-def strict() -> Iterator[int]:
-    """The port of the strict backend: gunicorn as it comes, away from jevproxy's gunicorn.conf.py."""
+def strict() -> Iterator[str]:
+    """The URL of the strict backend: gunicorn as it comes, away from jevproxy's gunicorn.conf.py."""
     url = f"http://127.0.0.1:{free_port()}"
     options = ["-b", url.removeprefix("http://"), "--pythonpath", str(ROOT), "--threads", "1"]
     argv = [sys.executable, "-m", "gunicorn", *options, "tests.parity.strict:application"]
     here = Path(__file__).parent
     with Program(argv, {}, url=url, ready=lambda: status_of(url) is not None, cwd=here) as running:
-        yield running.port
+        yield running.url
 
 
 @pytest.fixture(scope="module")
-def lenient_backend() -> Iterator[int]:
-    with raw_backend(lenient.serve) as backend:
-        yield int(backend.url.rpartition(":")[2])
+def lenient_backend() -> Iterator[str]:
+    backend = Backend(lenient.serve)
+    try:
+        yield backend.url
+    finally:
+        backend.close()
 
 
 @pytest.fixture(scope="module")
-def before_strict(strict: int) -> Iterator[int]:
-    with start_jevproxy(f"http://127.0.0.1:{strict}", OMNI_JEV_ROUTES=ROUTES) as proxy:
-        yield proxy.port
+def before_strict(strict: str) -> Iterator[str]:
+    with start_jevproxy(strict, OMNI_JEV_ROUTES=ROUTES) as proxy:
+        yield proxy.url
 
 
 @pytest.fixture(scope="module")
-def before_lenient(lenient_backend: int) -> Iterator[int]:
-    with start_jevproxy(f"http://127.0.0.1:{lenient_backend}", OMNI_JEV_ROUTES=ROUTES) as proxy:
-        yield proxy.port
+def before_lenient(lenient_backend: str) -> Iterator[Program]:
+    with start_jevproxy(lenient_backend, OMNI_JEV_ROUTES=ROUTES) as proxy:
+        yield proxy
 
 
 @pytest.fixture(scope="module")
-def nginx(before_lenient: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+def nginx(before_lenient: Program, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("nginx")
     port = free_port()
-    site = sites.public_site(folder, port, [before_lenient])
-    with start_nginx(folder, sites.configuration(folder, site), f"https://127.0.0.1:{port}"):
-        yield port
-
-
-@pytest.fixture(scope="module")
-def tls() -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
+    site = sites.public_site(folder, port, [before_lenient.port])
+    with start_nginx(folder, sites.configuration(folder, site), f"https://127.0.0.1:{port}") as running:
+        yield running.url
 
 
 def without_id(answer: Answer) -> Answer:
@@ -83,11 +70,11 @@ def without_id(answer: Answer) -> Answer:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_proxied_equals_direct(
-    case: Case, strict: int, before_strict: int, lenient_backend: int, before_lenient: int
+    case: Case, strict: str, before_strict: str, lenient_backend: str, before_lenient: Program
 ) -> None:
     differed = False
-    for direct_port, proxied_port in ((strict, before_strict), (lenient_backend, before_lenient)):
-        direct, proxied = ask(direct_port, case.raw), ask(proxied_port, case.raw)
+    for backend, proxy in ((strict, before_strict), (lenient_backend, before_lenient.url)):
+        direct, proxied = ask(backend, case.raw), ask(proxy, case.raw)
         if direct != proxied:
             assert case.name in OURS, (direct, proxied)
             OURS[case.name].check(direct, proxied)
@@ -96,10 +83,8 @@ def test_proxied_equals_direct(
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_the_shipped_site_changes_nothing_more(
-    case: Case, before_lenient: int, nginx: int, tls: ssl.SSLContext
-) -> None:
-    alone, behind = without_id(ask(before_lenient, case.raw)), without_id(ask(nginx, case.raw, tls))
+def test_the_shipped_site_changes_nothing_more(case: Case, before_lenient: Program, nginx: str) -> None:
+    alone, behind = without_id(ask(before_lenient.url, case.raw)), without_id(ask(nginx, case.raw))
     if alone != behind:
         assert case.name in NGINX, (alone, behind)
         NGINX[case.name].check(alone, behind)

@@ -1,12 +1,14 @@
-"""Bytes over a socket: a request put together, one sent as it is, one answer taken apart."""
+"""An answer as it is compared: its status, the fields that matter, its body, and what came behind it."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-import socket
-import ssl
 from dataclasses import dataclass
 from typing import Any
+
+from tests.callers import Caller
+from tests.messages import Reply
 
 # Written anew on each hop, or the server's own. What Content-Length said is compared as the body's length.
 PER_HOP = {
@@ -18,20 +20,21 @@ PER_HOP = {
     "content-length",
     "x-request-id",
 }
-SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class Answer:
     """A final response: its status line after the version, the fields that matter by name, the decoded body.
 
-    `cut` is true where the framing promised more than came.
+    `cut` is true where the framing promised more than came. `surplus` came behind the response. Where no response
+    came, `status` is "" and `surplus` is what came in its place.
     """
 
     status: str
-    fields: tuple[tuple[str, str], ...]
-    body: bytes
+    fields: tuple[tuple[str, str], ...] = ()
+    body: bytes = b""
     cut: bool = False
+    surplus: bytes = b""
 
     @property
     def code(self) -> int:
@@ -41,83 +44,20 @@ class Answer:
         return json.loads(self.body)
 
 
-def request(
-    line: str | bytes = "POST /v1/systemone",
-    body: bytes = b"",
-    *fields: bytes,
-    type_: bytes | None = b"application/json",
-    length: bool = True,
-    version: bytes = b"HTTP/1.1",
-) -> bytes:
-    """A request that asks for the connection's end; Host, Content-Type and Content-Length unless told otherwise."""
-    line = line if isinstance(line, bytes) else line.encode()
-    head = [line + b" " + version, b"Host: frontend.test", b"Connection: close"]
-    head += [b"Content-Type: " + type_] if type_ else []
-    head += [b"Content-Length: %d" % len(body)] if length else []
-    return b"\r\n".join([*head, *fields, b"", body])
-
-
-def chunked(*pieces: bytes, end: bytes = b"0\r\n\r\n") -> bytes:
-    return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + end
-
-
-def multipart(name: bytes, file: bytes, boundary: bytes = b"----b") -> bytes:
-    return (
-        b"--%b\r\nContent-Disposition: form-data; name=\"prompt\"\r\n\r\na hat\r\n"
-        b"--%b\r\nContent-Disposition: form-data; name=\"image\"; filename=\"%b\"\r\n"
-        b"Content-Type: image/png\r\n\r\n%b\r\n--%b--\r\n" % (boundary, boundary, name, file, boundary)
-    )  # fmt: skip
-
-
-def exchange(port: int, raw: bytes, tls: ssl.SSLContext | None = None) -> bytes:
-    """All that comes back for `raw` until the server closes, or resets."""
-    plain = socket.create_connection(("127.0.0.1", port), timeout=SECONDS)
-    with tls.wrap_socket(plain, server_hostname="localhost") if tls else plain as connection:
-        data = b""
+def ask(url: str, raw: bytes) -> Answer:
+    """What comes back for `raw` until the server closes, or resets."""
+    with Caller(url) as caller:
+        with contextlib.suppress(OSError):  # refused early: the answer says so
+            caller.send(raw)
         try:
-            connection.sendall(raw)
-        except OSError:
-            pass  # refused early: the answer says so
-        try:
-            while piece := connection.recv(65536):
-                data += piece
-        except ConnectionResetError:
-            pass
-        return data
+            reply = caller.reply(raw.lstrip().split(b" ", 1)[0].decode("latin-1"))
+        except ConnectionError:
+            return Answer("", surplus=caller.rest())
+        return _compared(reply, caller.rest())
 
 
-def ask(port: int, raw: bytes, tls: ssl.SSLContext | None = None) -> Answer:
-    return parse(exchange(port, raw, tls))
-
-
-def parse(data: bytes) -> Answer:
-    while data.startswith(b"HTTP/1.1 100"):
-        data = data.partition(b"\r\n\r\n")[2]
-    head, _, body = data.partition(b"\r\n\r\n")
-    status, *lines = head.split(b"\r\n")
-    pairs = (line.partition(b":") for line in lines)
-    fields = [(name.decode("latin-1").lower(), value.strip().decode("latin-1")) for name, _, value in pairs]
-    named = dict(fields)
-    cut = False
-    if named.get("transfer-encoding") == "chunked":
-        body, cut = dechunk(body)
-    elif "content-length" in named and body:
-        cut = len(body) < int(named["content-length"])
+def _compared(reply: Reply, surplus: bytes) -> Answer:
+    fields = ((name.lower(), value) for name, value in reply.fields)
     # The order of fields counts among those of one name alone (RFC 9110 section 5.3).
     kept = tuple(sorted((pair for pair in fields if pair[0] not in PER_HOP), key=lambda pair: pair[0]))
-    return Answer(status.partition(b" ")[2].decode("latin-1"), kept, body, cut)
-
-
-def dechunk(data: bytes) -> tuple[bytes, bool]:
-    """The body, and whether it lacks its end."""
-    body = b""
-    while True:
-        line, _, data = data.partition(b"\r\n")
-        try:
-            size = int(line.partition(b";")[0], 16)
-        except ValueError:
-            return body, True
-        if size == 0:
-            return body, False
-        body += data[:size]
-        data = data[size + 2 :]
+    return Answer(f"{reply.status} {reply.reason}", kept, reply.body, not reply.whole, surplus)

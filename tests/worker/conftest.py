@@ -2,51 +2,18 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.checkpoints import write
+from tests.client import Client
 from tests.servers import Program, start_worker
 
 EMBEDDED = Path(__file__).resolve().parents[2] / "worker" / "default"
-
-
-class Client:
-    """One keep-alive connection to a worker."""
-
-    def __init__(self, url: str) -> None:
-        self._connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=120)
-
-    def send(
-        self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
-    ) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers (lower case) and body of one exchange."""
-        self._connection.request(method, path, body, headers or {})
-        response = self._connection.getresponse()
-        found = response.read()
-        return response.status, {name.lower(): value for name, value in response.getheaders()}, found
-
-    def post(self, document: Any, path: str = "/v1/systemone", **headers: str) -> tuple[int, Any]:
-        """Status and JSON answer of a request; `headers` with _ for -."""
-        body = document if isinstance(document, bytes) else json.dumps(document).encode()
-        sent = {name.replace("_", "-"): value for name, value in headers.items()}
-        status, fields, answer = self.send("POST", path, body, {"Content-Type": "application/json"} | sent)
-        assert fields["content-type"] == "application/json"
-        return status, json.loads(answer)
-
-    def get(self, path: str, **headers: str) -> tuple[int, Any]:
-        sent = {name.replace("_", "-"): value for name, value in headers.items()}
-        status, _, answer = self.send("GET", path, None, sent)
-        return status, json.loads(answer)
-
-    def close(self) -> None:
-        self._connection.close()
 
 
 @pytest.fixture(scope="session")
@@ -84,20 +51,12 @@ def jev(tiny: Path) -> Iterator[Program]:
 
 @pytest.fixture
 def client(jev: Program) -> Iterator[Client]:
-    found = Client(jev.url)
-    yield found
-    found.close()
+    with Client(jev.url) as found:
+        yield found
 
 
 @pytest.fixture
 def connect() -> Iterator[Callable[[Program], Client]]:
     """Clients of other workers, closed at the end."""
-    made: list[Client] = []
-
-    def connect_to(program: Program) -> Client:
-        made.append(Client(program.url))
-        return made[-1]
-
-    yield connect_to
-    for one in made:
-        one.close()
+    with ExitStack() as made:
+        yield lambda program: made.enter_context(Client(program.url))

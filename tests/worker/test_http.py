@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import socket
 import threading
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -13,8 +13,9 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.callers import Caller
+from tests.client import Client
 from tests.servers import Program, wait_until
-from tests.worker.conftest import Client
 from tests.worker.test_protocol import DOCUMENT
 
 NOUL = {"type": "noul", "instructions": "Does the buyer ask for a refund?"}
@@ -200,60 +201,45 @@ def test_a_body_over_the_limit(client: Client) -> None:
     assert client.post(BASE)[0] == 200
 
 
-def connected(jev: Program) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", jev.port), timeout=60)
-
-
 HEAD = b"POST /v1/systemone HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
-
-
-def status_line(sock: socket.socket) -> bytes:
-    with sock.makefile("rb") as stream:
-        return stream.readline()
+BATCH = b"POST /v1/systemone/batch HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
 
 
 def test_a_stalled_body_is_408_and_frees_its_slot(jev: Program, client: Client) -> None:
-    stalled = [connected(jev) for _ in range(8)]
-    try:
-        for sock in stalled:
-            sock.sendall(HEAD % 100 + b"{")
+    with ExitStack() as open_:
+        stalled = [open_.enter_context(Caller(jev.url)).send(HEAD % 100 + b"{") for _ in range(8)]
         wait_until(lambda: client.post(BASE)[0] == 503, what="every slot being taken")
         status, headers, _ = client.send("POST", "/v1/systemone", json.dumps(BASE).encode())
         assert status == 503 and headers["retry-after"] == "1"
         assert client.get("/health")[0] == 200
-        assert {status_line(sock) for sock in stalled} == {b"HTTP/1.1 408 REQUEST TIMEOUT\r\n"}
-    finally:
-        for sock in stalled:
-            sock.close()
+        assert {caller.until(b"\r\n") for caller in stalled} == {b"HTTP/1.1 408 REQUEST TIMEOUT\r\n"}
     wait_until(lambda: client.post(BASE)[0] == 200, what="the slots being free")
 
 
 def test_a_dripping_body_is_late_too(jev: Program) -> None:
     done = threading.Event()
-    with connected(jev) as sock:
-        sock.sendall(HEAD % 1000)
+    with Caller(jev.url).send(HEAD % 1000) as caller:
 
         def drip() -> None:
             while not done.wait(0.2):
                 try:
-                    sock.sendall(b" ")
+                    caller.send(b" ")
                 except OSError:
                     return
 
         thread = threading.Thread(target=drip)
         thread.start()
         try:
-            assert b" 408 " in status_line(sock)
+            assert caller.reply().status == 408
         finally:
             done.set()
             thread.join()
 
 
 def test_a_body_cut_short_is_never_taken_as_whole(jev: Program) -> None:
-    with connected(jev) as sock:
-        sock.sendall(HEAD % 100 + b"{}")
-        sock.shutdown(socket.SHUT_WR)
-        assert b" 400 " in status_line(sock)
+    with Caller(jev.url).send(HEAD % 100 + b"{}") as caller:
+        caller.half_close()
+        assert caller.reply().status == 400
 
 
 @pytest.mark.parametrize(
@@ -267,13 +253,11 @@ def test_a_body_cut_short_is_never_taken_as_whole(jev: Program) -> None:
     ],
 )
 def test_what_is_no_request_is_refused_in_json(jev: Program, sent: bytes, status: int) -> None:
-    with connected(jev) as sock:
-        sock.sendall(sent)
-        with sock.makefile("rb") as stream:
-            head, _, body = stream.read().partition(b"\r\n\r\n")
-    assert head.split(b" ")[1] == b"%d" % status
-    assert b"content-type: application/json" in head.lower()
-    assert json.loads(body)["detail"]["error_type"] == "bad_request"
+    with Caller(jev.url).send(sent) as caller:
+        reply = caller.reply()
+        assert (reply.status, reply.whole, reply.value("content-type")) == (status, True, "application/json")
+        assert reply.error_type == "bad_request"
+        assert caller.at_end()
 
 
 def metric(client: Client, name: str, label: str = "") -> float:
@@ -292,11 +276,8 @@ def test_a_client_that_leaves_is_not_worked_for(jev: Program, client: Client) ->
     before = gone(client)
     states = [f"{i} left. {STATE} " * 50 for i in range(400)]
     batch = json.dumps({"states": states, "questions": {"q": NOUL}, "stream": True}).encode()
-    with connected(jev) as sock:
-        sock.sendall(
-            b"POST /v1/systemone/batch HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(batch) + batch
-        )
-        assert b" 200 " in status_line(sock)
+    with Caller(jev.url).send(BATCH % len(batch) + batch) as caller:
+        assert caller.head().status == 200
     wait_until(lambda: gone(client) == before + 1, 60, "the worker seeing that it is alone")
 
 
@@ -304,17 +285,11 @@ def test_a_stream_that_is_given_up_does_not_end_as_if_whole(jev: Program, client
     before = gone(client)
     states = [f"{STATE} {i} " * 30 for i in range(400)]
     sent = json.dumps({"states": states, "questions": {"q": NOUL}, "stream": True}).encode()
-    with connected(jev) as sock, sock.makefile("rb") as stream:
-        sock.sendall(
-            b"POST /v1/systemone/batch HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(sent) + sent
-        )
-        assert b" 200 " in stream.readline()
+    with Caller(jev.url).send(BATCH % len(sent) + sent) as caller:
+        assert caller.head().status == 200
         # To the worker this is a client that has gone, and yet one that can see how its answer ends.
-        sock.shutdown(socket.SHUT_WR)
-        try:
-            rest = stream.read()
-        except ConnectionResetError:
-            rest = b""
+        caller.half_close()
+        rest = caller.rest()
     assert not rest.endswith(b"0\r\n\r\n") and b"summary" not in rest
     wait_until(lambda: gone(client) == before + 1, what="the client being counted")
 

@@ -19,9 +19,10 @@ from laya import Agent
 from laya.common import build_sequence
 from laya.serve import _add_jev_confidence
 
+from tests.client import Client
 from tests.servers import Program, start_worker
 from tests.worker.cases import Cases
-from tests.worker.conftest import EMBEDDED, Client
+from tests.worker.conftest import EMBEDDED
 from worker import checkpoint, protocol, rows
 
 EDGE = 1e-5

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.client import Client
 from tests.servers import Program
-from tests.worker.conftest import Client
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "protocol.md").read_text()
 EXAMPLES = re.findall(r"```request\n(.*?)```\n\n```response\n(.*?)```", TEXT, re.DOTALL)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -13,6 +12,8 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from tests.callers import Caller
+from tests.client import Client
 from tests.servers import (
     BIN,
     START_SECONDS,
@@ -24,7 +25,6 @@ from tests.servers import (
     status_of,
     wait_until,
 )
-from tests.worker.conftest import Client
 
 # More than the worker has threads: LAYA_MAX_CONCURRENT and 16.
 MORE = 40
@@ -39,20 +39,12 @@ def small() -> Iterator[Program]:
 
 
 @contextmanager
-def many(program: Program, sent: bytes) -> Iterator[list[socket.socket]]:
+def many(program: Program, sent: bytes) -> Iterator[list[Caller]]:
     with ExitStack() as held:
-        found = [
-            held.enter_context(socket.create_connection(("127.0.0.1", program.port), timeout=60))
-            for _ in range(MORE)
-        ]
-        for sock in found:
-            sock.sendall(sent)
-        yield found
-
-
-def everything(sock: socket.socket) -> bytes:
-    with sock.makefile("rb") as stream:
-        return stream.read()
+        callers = [held.enter_context(Caller(program.url)) for _ in range(MORE)]
+        for caller in callers:
+            caller.send(sent)
+        yield callers
 
 
 def test_half_heads_hold_no_thread_for_long(small: Program) -> None:
@@ -61,43 +53,42 @@ def test_half_heads_hold_no_thread_for_long(small: Program) -> None:
         began = time.monotonic()
         while True:
             try:
-                slow[0].sendall(b"x")
+                slow[0].send(b"x")
             except OSError:
                 break
-            slow[0].settimeout(0.5)
+            slow[0].socket.settimeout(0.5)
             try:
-                if slow[0].recv(1, socket.MSG_PEEK):
+                if slow[0].socket.recv(1, socket.MSG_PEEK):
                     break
             except TimeoutError:
                 pass
             assert time.monotonic() - began < 60
-        client = Client(small.url)
-        assert client.get("/health")[0] == 200
-        client.close()
-        for sock in slow[1:]:
-            head, _, body = everything(sock).partition(b"\r\n\r\n")
-            assert head.startswith(b"HTTP/1.1 408 ") and b"Connection: close" in head
-            assert json.loads(body)["detail"]["error_type"] == "request_timeout"
+        with Client(small.url) as client:
+            assert client.get("/health")[0] == 200
+        for caller in slow[1:]:
+            reply = caller.reply()
+            assert (reply.status, reply.value("connection")) == (408, "close")
+            assert reply.error_type == "request_timeout" and caller.at_end()
     assert "Traceback" not in small.output()
 
 
 def test_a_half_head_on_a_kept_connection_is_refused_too(small: Program) -> None:
-    with socket.create_connection(("127.0.0.1", small.port), timeout=60) as sock:
-        sock.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" + HALF)
-        assert everything(sock).count(b"HTTP/1.1 ") == 2
+    with Caller(small.url).send(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" + HALF) as caller:
+        assert [caller.reply().status, caller.reply().status] == [200, 408]
+        assert caller.at_end()
 
 
 def test_silent_connections_hold_no_thread(small: Program) -> None:
     with many(small, b"") as silent:
         assert status_of(small.url) == 200
-        assert everything(silent[0]) == b""
+        assert silent[0].at_end()
 
 
 def test_clients_that_do_not_close_hold_up_nobody(small: Program) -> None:
     """Two seconds of waiting for each of them would be over a minute in one loop."""
     with many(small, b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") as lingering:
-        for sock in lingering:
-            assert everything(sock).startswith(b"HTTP/1.1 200 ")
+        for caller in lingering:
+            assert caller.reply().status == 200 and caller.at_end()
         assert status_of(small.url) == 200
         began = time.monotonic()
         assert status_of(small.url) == 200
@@ -154,9 +145,8 @@ def test_a_port_that_opens_when_it_is_warm_refuses_until_then() -> None:
         assert before_health(url) == {None}
         os.kill(serving(program.pid), signal.SIGKILL)
         assert before_health(url) == {None}
-        client = Client(url)
-        assert client.get("/health")[1]["status"] == "ok"
-        client.close()
+        with Client(url) as client:
+            assert client.get("/health")[1]["status"] == "ok"
         assert program.stop() == 0
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +17,9 @@ from typing import Any
 import pytest
 from jevcompat.runner import Report, run
 
+from tests.callers import Caller
+from tests.client import Client
+from tests.messages import request
 from tests.servers import (
     BIN,
     ROOT,
@@ -33,7 +35,6 @@ from tests.servers import (
     struck_as_it_is_forked,
     wait_until,
 )
-from tests.worker.conftest import Client
 from tests.worker.test_http import BASE, NOUL, STATE
 
 KEY = "sk-worker-test-key"
@@ -248,14 +249,11 @@ def test_what_was_accepted_is_finished_on_sigterm(tiny: Path) -> None:
         batch = json.dumps(
             {"states": [STATE * 40] * states, "questions": {"q": NOUL}, "stream": True}
         ).encode()
-        with socket.create_connection(("127.0.0.1", program.port), timeout=120) as sock:
-            head = b"POST /v1/systemone/batch HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
-            sock.sendall(head % len(batch) + batch)
-            with sock.makefile("rb") as stream:
-                while not stream.readline().startswith(b'{"index":0'):
-                    pass
-                program.signal(signal.SIGTERM)
-                rest = stream.read()
+        with Caller(program.url, timeout=120) as caller:
+            caller.send(request("POST /v1/systemone/batch", batch))
+            caller.until(b'{"index":0')
+            program.signal(signal.SIGTERM)
+            rest = caller.rest()
         assert b'"summary":{"states":%d,"decided":%d' % (states, states) in rest
         assert program.wait() == 0
 

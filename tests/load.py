@@ -1,15 +1,16 @@
-"""Clients that keep asking while something happens: every answer is counted, every failure kept in words."""
+"""The load generator: clients that keep asking while something happens. Every answer is counted, every failure kept."""
 
 from __future__ import annotations
 
 import http.client
 import json
-import ssl
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from tests.client import DECISIONS, ask
 
 BODY = json.dumps(
     {
@@ -19,34 +20,9 @@ BODY = json.dumps(
 ).encode()
 
 
-def unverified() -> ssl.SSLContext:
-    """TLS to a certificate that the test made itself."""
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
-
-
-def connect(url: str, timeout: float = 90.0) -> http.client.HTTPConnection:
-    scheme, _, address = url.partition("://")
-    if scheme == "https":
-        return http.client.HTTPSConnection(address, timeout=timeout, context=unverified())
-    return http.client.HTTPConnection(address, timeout=timeout)
-
-
-def ask(
-    url: str, method: str = "POST", path: str = "/v1/systemone", body: bytes | None = BODY, **fields: str
-) -> tuple[int, http.client.HTTPMessage, bytes]:
-    """One request on a connection of its own."""
-    connection = connect(url)
-    try:
-        connection.request(
-            method, path, body, {name.replace("_", "-"): value for name, value in fields.items()}
-        )
-        answer = connection.getresponse()
-        return answer.status, answer.headers, answer.read()
-    finally:
-        connection.close()
+def decide(url: str, **headers: str) -> tuple[int, http.client.HTTPMessage, bytes]:
+    """One decision, on a connection of its own."""
+    return ask(url, "POST", DECISIONS, BODY, **headers)
 
 
 @dataclass
@@ -84,7 +60,7 @@ def load(url: str, clients: int) -> Iterator[Tally]:
     def client() -> None:
         while not stop.is_set():
             try:
-                status, _, body = ask(url)
+                status, _, body = decide(url)
                 tally.add(status, body[:200].decode(errors="replace"))
             except (OSError, http.client.HTTPException) as error:
                 tally.add(None, repr(error))
