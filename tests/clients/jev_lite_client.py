@@ -1,8 +1,8 @@
 """Third party: jev-lite (OpenAI-style client)."""
 
 import jev_lite
-from _common import *
 from jev_lite import Choice, Noul, Score, TypeSafe
+from smoke import *
 
 C = TypeSafe(api_key=KEY, base_url=BASE, model=MODEL, max_retries=0)
 
@@ -16,17 +16,7 @@ def good():
             "anger": Score(instructions=Q_SCORE["instructions"], criteria=LEVELS),
         },
     )
-    c, s = r.choices["team"], r.scores["anger"]
-    bad = check(
-        r.nouls["refund"].noul,
-        c.choice,
-        c.probabilities,
-        s.score,
-        [s.probabilities[str(i)] for i in range(len(LEVELS))],
-        c.confidence,
-        s.confidence,
-    )
-    return {**r.model_dump(), "models": [m.name for m in C.models.list()]}, bad
+    return {**r.model_dump(), "models": [m.name for m in C.models.list()]}, check_typed(r, str)
 
 
 def error():

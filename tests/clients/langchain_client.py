@@ -1,8 +1,8 @@
 """Third party: langchain-typesafe TypeSafeClassifier."""
 
-from _common import *
 from langchain_typesafe import Choice, Noul, Score, TypeSafeClassifier
 from langchain_typesafe.client import TypeSafeAPIError
+from smoke import *
 
 
 def good():
@@ -16,16 +16,7 @@ def good():
             },
         }
     )
-    c, s = r.choices["team"], r.scores["anger"]
-    return r.model_dump(), check(
-        r.nouls["refund"].noul,
-        c.choice,
-        c.probabilities,
-        s.score,
-        [s.probabilities[i] for i in range(len(LEVELS))],
-        c.confidence,
-        s.confidence,
-    )
+    return r.model_dump(), check_typed(r)
 
 
 def error():

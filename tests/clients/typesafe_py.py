@@ -2,7 +2,7 @@
 
 import os
 
-from _common import *
+from smoke import *
 from typesafe_sdk import Choice, Noul, RetryPolicy, Score, TypeSafeAPIError, TypeSafeClient
 
 C = TypeSafeClient(api_key=KEY, base_url=BASE, model=MODEL, timeout=float(os.environ.get("TIMEOUT", "30")))
@@ -17,18 +17,9 @@ def good():
             "anger": Score(instructions=Q_SCORE["instructions"], criteria=LEVELS),
         },
     )
-    c, s = r.choices["team"], r.scores["anger"]
-    bad = check(
-        r.nouls["refund"].noul,
-        c.choice,
-        c.probabilities,
-        s.score,
-        [s.probabilities[i] for i in range(len(LEVELS))],
-        c.confidence,
-        s.confidence,
-    )
-    if dict(s.legend) != dict(enumerate(LEVELS)):
-        bad.append(f"legend {s.legend!r}")
+    bad = check_typed(r)
+    if dict(r.scores["anger"].legend) != dict(enumerate(LEVELS)):
+        bad.append(f"legend {r.scores['anger'].legend!r}")
     models = [m.name for m in C.models.list().models]
     if not models:
         bad.append("GET /v1/models lists nothing")

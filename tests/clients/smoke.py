@@ -1,4 +1,4 @@
-"""Shared fixture for the smoke clients: one request, one error case, one JSON report on stdout."""
+"""What every smoke client asks, checks and prints: one request, one error case, one JSON report on stdout."""
 
 import json
 import os
@@ -30,7 +30,7 @@ Q_SCORE = {"type": "score", "instructions": "How upset is the customer?", "crite
 QUESTIONS = {"refund": Q_NOUL, "team": Q_CHOICE, "anger": Q_SCORE}
 
 
-def check(refund, choice, cprobs, score, sprobs, cconf=None, sconf=None, usage=None, model=None):
+def check(refund, choice, cprobs, score, sprobs, cconf=None, sconf=None):
     """Problems with the decoded values (empty list = fine). sprobs: list in level order."""
     bad = []
 
@@ -55,6 +55,20 @@ def check(refund, choice, cprobs, score, sprobs, cconf=None, sconf=None, usage=N
         if c is not None and not p01(c):
             bad.append(f"confidence {c!r}")
     return bad
+
+
+def check_typed(result, level=int):
+    """`check` of a client's typed result; `level` makes of a level's number the key of its probability."""
+    choice, score = result.choices["team"], result.scores["anger"]
+    return check(
+        result.nouls["refund"].noul,
+        choice.choice,
+        choice.probabilities,
+        score.score,
+        [score.probabilities[level(i)] for i in range(len(LEVELS))],
+        choice.confidence,
+        score.confidence,
+    )
 
 
 def run(name, version, good, error):
