@@ -52,3 +52,12 @@ def test_every_alert_is_in_the_operators_page() -> None:
     page = (ROOT / "docs" / "operations.md").read_text()
     for rule in RULES:
         assert f"`{rule['alert']}`" in page
+
+
+def test_the_operators_page_lists_the_metrics_that_there_are(names: set[str]) -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    listed = set(re.findall(r"`((?:jevproxy|laya)_[a-z_]+)[`{]", page))
+    own = {
+        name for name in names if name.startswith(("jevproxy_", "laya_")) and not name.endswith("_created")
+    }
+    assert listed == {re.sub(r"_(bucket|count|sum)$", "", name) for name in own}
