@@ -21,6 +21,7 @@ from .client import Client
 from .delivery import Delivery
 from .errors import MethodNotAllowed, NotFound, ProxyError, error_body
 from .exchange import Exchange, Slots
+from .gunicorn_seam import Incoming
 from .headers import Fields, request_id
 from .observe import CONTENT_TYPE, Observer, Record
 from .settings import Route, Settings
@@ -101,7 +102,7 @@ def create_app(settings: Settings, observer: Observer | None = None) -> flask.Fl
             environ["jevproxy.route"] = route
             exchange = Exchange(backend, slots, settings, environ["jevproxy.client"], record)
             environ["jevproxy.exchange"] = exchange
-            status, reason, fields = exchange.begin(route, _target(environ), environ["wsgi.input"], timeout)
+            status, reason, fields = exchange.begin(route, _target(environ), timeout)
             return Answer(status, reason, fields, exchange, exchange)
 
         return view
@@ -154,7 +155,7 @@ def create_app(settings: Settings, observer: Observer | None = None) -> flask.Fl
     serve = app.wsgi_app
 
     def with_client(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        client = Client(environ, start_response)
+        client = Client(Incoming(start_response))
         # No other protocol is offered (RFC 9110 section 7.8), and werkzeug would route a websocket's elsewhere.
         environ.pop("HTTP_UPGRADE", None)
         # No route depends on it, and werkzeug fails on what is no host name.

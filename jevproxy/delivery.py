@@ -3,13 +3,12 @@
 Knows what a WSGI server does with an answer, and how an end is told apart from a failure. Must not know Flask.
 """
 
-import errno
-import sys
 from collections.abc import Iterable
 
 from .client import Client
 from .errors import ClientGone, ProxyError
 from .exchange import Exchange
+from .gunicorn_seam import Cut, stopped_by
 from .observe import Observer, Record
 
 
@@ -45,9 +44,8 @@ class Delivery:
             self._exhausted = True
             raise
         except ProxyError as error:
-            # Mid-body there is no status left to give. An OSError of this number makes the server close without a word.
             self._record.kind = error.kind
-            raise ConnectionResetError(errno.ECONNRESET, "cut") from error
+            raise Cut() from error  # mid-body there is no status left to give
         self._record.sent += len(piece)
         return piece
 
@@ -58,8 +56,8 @@ class Delivery:
         try:
             if not self._exhausted:
                 # The server was stopped in the middle of a write: by a deadline of ours, or by the client's end.
-                stopped_by = sys.exception()
-                kind = stopped_by.kind if isinstance(stopped_by, ProxyError) else ClientGone.kind
+                error = stopped_by()
+                kind = error.kind if isinstance(error, ProxyError) else ClientGone.kind
                 self._record.kind = self._record.kind or kind
                 self._client.cut()
         finally:

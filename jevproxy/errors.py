@@ -3,7 +3,6 @@
 Knows the wire contract's error bodies. Must not know sockets, Flask, requests, or what the backend is.
 """
 
-import errno
 import json
 
 
@@ -107,16 +106,8 @@ class BackendBroken(ProxyError):
         self.kind = kind
 
 
-class Interrupted(ProxyError, OSError):
-    """Raised into an exchange from outside, wherever it happens to wait.
-
-    That can be inside the server's own write to the client. gunicorn's gevent worker then closes the connection
-    without a word if the exception is an OSError with one of three error numbers, of which this carries one.
-    """
-
-    def __init__(self, message: str | None = None) -> None:
-        super().__init__(message)
-        self.errno = errno.ECONNRESET
+class Interrupted(ProxyError):
+    """Raised into an exchange from outside, wherever it happens to wait: in the server's write to the client, too."""
 
 
 class DeadlineExceeded(Interrupted):

@@ -105,7 +105,7 @@ class Exchange:
         self._ended_at = 0.0
         self._began = 0.0
 
-    def begin(self, route: Route, target: str, stream: Any, timeout: float) -> tuple[int, str, Fields]:
+    def begin(self, route: Route, target: str, timeout: float) -> tuple[int, str, Fields]:
         """Send the request and read the answer's head, and a short body whole: status, reason, header fields.
 
         Raises a ProxyError for which the client must be told; `close` has been called then.
@@ -115,7 +115,7 @@ class Exchange:
         try:
             if route.admitted:
                 self._slots.look()
-            body = self._body(fields, stream)
+            body = self._body(fields)
             if body is None:
                 self._watch_client()
             else:
@@ -138,18 +138,20 @@ class Exchange:
         finally:
             self._client.body_taken = body is not None and body.complete
 
-    def _body(self, fields: Fields, stream: Any) -> RequestBody | None:
+    def _body(self, fields: Fields) -> RequestBody | None:
         try:
             length = content_length(fields)
         except ValueError:
             raise BadRequest("Content-Length is not one number.") from None
-        if is_chunked(fields):
-            if is_coded(fields):
-                raise UnknownCoding()
-            return RequestBody(stream, None, self._settings.max_body, self._watch_client)
-        if length is None:
+        chunked = is_chunked(fields)
+        if chunked and is_coded(fields):
+            raise UnknownCoding()
+        if not chunked and length is None:
             return None
-        return RequestBody(stream, length, self._settings.max_body, self._watch_client)
+        read_some = self._client.incoming.read_some
+        return RequestBody(
+            read_some, None if chunked else length, self._settings.max_body, self._watch_client
+        )
 
     def _watch_client(self) -> None:
         self._watch = self._client.on_leaving(lambda: self._greenlet.throw(ClientGone()))

@@ -7,7 +7,7 @@ told as a right one. Must not know how the socket came about, nor what the respo
 import re
 from typing import Any
 
-from .errors import BackendBroken, Interrupted
+from .errors import BackendBroken
 from .headers import Fields
 
 # A read of this size keeps a process flat under large answers, and costs one system call per 64 KiB.
@@ -191,7 +191,5 @@ class ResponseReader:
     def _receive(self, most: int = PIECE, otherwise: str = "cut") -> bytes:
         try:
             return self._sock.recv(most)
-        except Interrupted:
-            raise
         except OSError as error:  # a reset, or TLS that ended without saying so
             raise BackendBroken(otherwise) from error

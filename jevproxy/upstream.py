@@ -79,7 +79,7 @@ class _Kept:
                 return sock
             except BaseException as error:
                 sock.close()
-                if isinstance(error, ProxyError) or not isinstance(error, OSError):
+                if not isinstance(error, OSError):
                     raise
                 refused = error
         raise refused

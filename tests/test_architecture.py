@@ -14,8 +14,8 @@ LIMIT = 350
 # Lowest first. `gunicorn_conf` stands beside: it may import what any module may, and none imports it.
 ORDER = {
     "jevproxy": [
-        "errors", "settings", "notify", "headers", "body", "sockets", "client", "response", "idle", "upstream",
-        "observe", "exchange", "delivery", "server", "cors", "app", "wsgi",
+        "errors", "settings", "notify", "headers", "sockets", "gunicorn_seam", "client", "body", "response", "idle",
+        "upstream", "observe", "refusals", "exchange", "delivery", "cors", "app", "wsgi",
     ],
     "worker": [
         "errors", "settings", "cores", "document", "protocol", "rows", "option_parts", "usage", "buckets", "answers",
@@ -45,6 +45,8 @@ ONLY = {
     "flask_cors": {"jevproxy.cors"},
     "requests": {"jevproxy.upstream"},
     "urllib3": {"jevproxy.upstream"},
+    "gunicorn": {"jevproxy.gunicorn_seam", "jevproxy.notify"}
+    | {f"worker.{name}" for name in ("body", "gunicorn_conf", "refusals", "server", "wsgi")},
 }
 ENVIRONMENT = {"jevproxy.settings", "worker.settings"}
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import jevproxy.gunicorn_conf
-import jevproxy.server
+import jevproxy.gunicorn_seam
 import worker.gunicorn_conf
 from jevproxy.settings import from_environ
 from tests.backends import Exchange, Scripted, scripted
@@ -59,7 +59,7 @@ def test_limits_are_ours() -> None:
 def test_nginx_lets_a_connection_go_before_its_server_does() -> None:
     proxy, inner = upstream_of(SHIPPED["jevproxy.conf"]), upstream_of(SHIPPED["jevworkers.conf"])
     assert "keepalive_timeout 500ms;" in proxy
-    assert 0.5 < jevproxy.server.IDLE_GRACE < jevproxy.gunicorn_conf.keepalive
+    assert 0.5 < jevproxy.gunicorn_seam.IDLE_GRACE < jevproxy.gunicorn_conf.keepalive
     assert max(seconds("keepalive_timeout", inner)) < worker.gunicorn_conf.keepalive
     assert "keepalive_timeout 0;" in SHIPPED["jevworkers.conf"].replace(inner, "")
 
