@@ -3,8 +3,7 @@
 Knows Flask. Must not know how the backend is spoken to.
 """
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any
@@ -17,41 +16,37 @@ from werkzeug.exceptions import MethodNotAllowed as NoSuchMethod
 from werkzeug.exceptions import NotFound as NoSuchPath
 from werkzeug.routing import PathConverter
 
-from .client import Client
 from .delivery import Delivery
-from .errors import MethodNotAllowed, NotFound, ProxyError, error_body
-from .exchange import Exchange, Slots
-from .gunicorn_seam import Incoming
-from .headers import Fields, request_id
-from .observe import CONTENT_TYPE, Observer, Record
+from .errors import ClientGone, MethodNotAllowed, NotFound, ProxyError, error_body
+from .headers import Fields
+from .observe import CONTENT_TYPE, Observer
 from .settings import Route, Settings
+from .slots import Slots
+from .transaction import KEY, Transaction
 from .upstream import Backend
 
 HEALTH = Route("GET", "/health", admitted=False)
 
 
 class Answer(flask.Response):
-    """What leaves for one request: status, header fields as they are, body pieces as they come."""
+    """What leaves for one request: status, header fields as they are, body pieces as they come.
+
+    `last`: the connection ends with it, whatever the client still sends.
+    """
 
     def __init__(
-        self,
-        status: int,
-        reason: str,
-        fields: Fields,
-        body: Iterable[bytes],
-        exchange: Exchange | None = None,
-    ):
+        self, status: int, reason: str, fields: Fields, pieces: Iterable[bytes], last: bool = False
+    ) -> None:
         # werkzeug's own __init__ is left out: it would guess a content type and a length, and wrap the body.
         self.headers = Headers(fields)
         self._status_code = status
         self._status = f"{status} {reason}"
-        self.body = body
-        self.exchange = exchange
+        self._pieces = pieces
+        self._last = last
 
-    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> "Delivery":
-        client, record = environ["jevproxy.client"], environ["jevproxy.record"]
-        record.status = self._status_code
-        delivery = Delivery(self.body, self.exchange, client, record, environ["jevproxy.observer"])
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Delivery:
+        transaction: Transaction = environ[KEY]
+        delivery = transaction.deliver(self._status_code, self._pieces, self._last)
         start_response(self._status, list(self.headers))
         return delivery
 
@@ -85,7 +80,6 @@ def create_app(settings: Settings, observer: Observer | None = None) -> flask.Fl
     backend = Backend(settings.backend_url, settings.pool_idle, settings.max_concurrent)
     slots = Slots(settings.max_concurrent, observer)
     app = flask.Flask("jevproxy", static_folder=None)
-    app.extensions["jevproxy"] = observer
     app.session_interface = NoSessions()
     app.response_class = Answer
     # Werkzeug would answer a doubled slash by a redirect: a path is forwarded as it is, or is unknown.
@@ -97,13 +91,9 @@ def create_app(settings: Settings, observer: Observer | None = None) -> flask.Fl
     def forward(route: Route, timeout: float) -> Callable[..., Answer]:
         def view(**_: str) -> Answer:
             environ = flask.request.environ
-            record = environ["jevproxy.record"]
-            record.route = f"{route.method} {route.path}"
-            environ["jevproxy.route"] = route
-            exchange = Exchange(backend, slots, settings, environ["jevproxy.client"], record)
-            environ["jevproxy.exchange"] = exchange
-            status, reason, fields = exchange.begin(route, _target(environ), timeout)
-            return Answer(status, reason, fields, exchange, exchange)
+            transaction: Transaction = environ[KEY]
+            reply = transaction.forward(route, _target(environ), backend, slots, settings, timeout)
+            return Answer(reply.status, reply.reason, reply.fields, reply.pieces)
 
         return view
 
@@ -118,20 +108,20 @@ def create_app(settings: Settings, observer: Observer | None = None) -> flask.Fl
 
     @app.get("/metrics", provide_automatic_options=False)
     def metrics() -> Answer:
-        flask.request.environ["jevproxy.record"].route = "GET /metrics"
+        flask.request.environ[KEY].record.route = "GET /metrics"
         return _own(200, CONTENT_TYPE, observer.metrics())
 
     @app.errorhandler(ProxyError)
     def failed(error: ProxyError) -> Answer:
-        environ = flask.request.environ
-        record = environ["jevproxy.record"]
-        record.kind = error.kind
-        environ["jevproxy.client"].last = error.close
-        route = environ.get("jevproxy.route")
-        openai = route.openai if route else generates
-        body = error_body(error.status, error.error_type, error.message, record.request_id, openai)
-        fields = [*error.headers(), ("X-Request-Id", record.request_id)]
-        return _own(error.status, "application/json", body, fields)
+        transaction: Transaction = flask.request.environ[KEY]
+        transaction.record.kind = error.kind
+        if isinstance(error, ClientGone):
+            return Answer(error.status, "Client Gone", [], _raising(error))
+        openai = transaction.route.openai if transaction.route else generates
+        request_id = transaction.record.request_id
+        body = error_body(error.status, error.error_type, error.message, request_id, openai)
+        fields = [*error.headers(), ("X-Request-Id", request_id)]
+        return _own(error.status, "application/json", body, fields, error.close)
 
     @app.errorhandler(HTTPException)
     def refused(error: HTTPException) -> Answer:
@@ -143,7 +133,7 @@ def create_app(settings: Settings, observer: Observer | None = None) -> flask.Fl
 
     @app.errorhandler(Exception)
     def broken(error: Exception) -> Answer:
-        app.logger.exception("request %s failed", flask.request.environ["jevproxy.record"].request_id)
+        app.logger.exception("request %s failed", flask.request.environ[KEY].record.request_id)
         return failed(ProxyError())
 
     if settings.cors_origins:
@@ -154,39 +144,35 @@ def create_app(settings: Settings, observer: Observer | None = None) -> flask.Fl
 
     serve = app.wsgi_app
 
-    def with_client(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        client = Client(Incoming(start_response))
+    def with_transaction(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        transaction = environ[KEY] = Transaction(environ, start_response, observer)
         # No other protocol is offered (RFC 9110 section 7.8), and werkzeug would route a websocket's elsewhere.
         environ.pop("HTTP_UPGRADE", None)
         # No route depends on it, and werkzeug fails on what is no host name.
         environ["HTTP_HOST"] = "localhost"
-        environ["jevproxy.client"] = client
-        environ["jevproxy.observer"] = observer
-        environ["jevproxy.record"] = Record(
-            environ["REQUEST_METHOD"], environ["PATH_INFO"], request_id(client.fields), time.perf_counter()
-        )
         try:
             return serve(environ, start_response)
         except BaseException:
             # Such as a header field that gunicorn refuses to send: nobody will close the answer.
-            if "jevproxy.exchange" in environ:
-                environ["jevproxy.exchange"].close()
+            transaction.abandon()
             raise
 
-    app.wsgi_app = with_client  # type: ignore[method-assign]
+    app.wsgi_app = with_transaction  # type: ignore[method-assign]
     return app
 
 
-def _own(status: int, content_type: str, body: bytes, fields: Fields | None = None) -> Answer:
+def _own(
+    status: int, content_type: str, body: bytes, fields: Sequence[tuple[str, str]] = (), last: bool = False
+) -> Answer:
     """An answer of this program's own."""
-    own = [
-        _date(),
-        ("Content-Type", content_type),
-        ("Content-Length", str(len(body))),
-    ]
-    return Answer(
-        status, HTTPStatus(status).phrase if status != 499 else "Client Gone", own + (fields or []), [body]
-    )
+    own = [_date(), ("Content-Type", content_type), ("Content-Length", str(len(body)))]
+    return Answer(status, HTTPStatus(status).phrase, [*own, *fields], [body], last)
+
+
+def _raising(error: ClientGone) -> Iterator[bytes]:
+    """The pieces of an answer that nobody reads: the connection ends without a byte. The log has its status."""
+    raise error
+    yield b""
 
 
 def _date() -> tuple[str, str]:

@@ -16,13 +16,7 @@ class RequestBody:
     `complete` is true once the last byte was given, and `on_complete` was called then; `received` counts bytes.
     """
 
-    def __init__(
-        self,
-        read_some: Callable[[], bytes],
-        length: int | None,
-        limit: int,
-        on_complete: Callable[[], None] | None = None,
-    ) -> None:
+    def __init__(self, read_some: Callable[[], bytes], length: int | None, limit: int) -> None:
         if length is not None and length > limit:
             raise BodyTooLarge(limit)
         self._read_some = read_some
@@ -30,7 +24,7 @@ class RequestBody:
         self.limit = limit
         self.received = 0
         self.complete = False
-        self._on_complete = on_complete
+        self.on_complete: Callable[[], None] = lambda: None
         self._given = self._give()
         self._held = b""
 
@@ -60,5 +54,4 @@ class RequestBody:
     def _completed(self) -> None:
         if not self.complete:
             self.complete = True
-            if self._on_complete:
-                self._on_complete()
+            self.on_complete()

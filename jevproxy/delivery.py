@@ -3,35 +3,32 @@
 Knows what a WSGI server does with an answer, and how an end is told apart from a failure. Must not know Flask.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from .client import Client
 from .errors import ClientGone, ProxyError
-from .exchange import Exchange
 from .gunicorn_seam import Cut, stopped_by
-from .observe import Observer, Record
+from .observe import Record
 
 
 class Delivery:
-    """The one owner of an answer: ends exchange, log line and connection once."""
+    """The one owner of an answer. gunicorn iterates it and then calls `close`, once or more."""
 
     def __init__(
-        self,
-        body: Iterable[bytes],
-        exchange: Exchange | None,
-        client: Client,
-        record: Record,
-        observer: Observer,
+        self, pieces: Iterable[bytes], client: Client, record: Record, end: Callable[[], None], lingers: bool
     ) -> None:
-        self._pieces = iter(body if record.method != "HEAD" else ())
-        self._exchange = exchange
+        """`end` is called once, when the answer is through or has failed.
+
+        `lingers`: the client is still sending, so this answer is its connection's last.
+        """
+        self._pieces = iter(pieces if record.method != "HEAD" else ())
         self._client = client
         self._record = record
-        self._observer = observer
-        self._lingers = client.sends_more()
+        self._end = end
+        self._lingers = lingers
         self._exhausted = False
         self._closed = False
-        if self._lingers:
+        if lingers:
             client.close_after_response()
 
     def __iter__(self) -> "Delivery":
@@ -61,8 +58,6 @@ class Delivery:
                 self._record.kind = self._record.kind or kind
                 self._client.cut()
         finally:
-            if self._exchange:
-                self._exchange.close()
-            self._observer.finish(self._record)
+            self._end()
         if self._lingers:
             self._client.linger()

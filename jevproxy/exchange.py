@@ -1,225 +1,137 @@
-"""One request's whole life: slot, deadline, client watch, backend, and the delivery of the answer.
+"""One request forwarded: admitted, sent, answered. Each phase takes what the one before gave.
 
-Knows the order of those and that each ends exactly once. Must not know Flask.
+Knows the order of the phases, and that all they hold is given back once. Must not know Flask.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
-import gevent
-from gevent import get_hub, getcurrent
+from gevent import getcurrent
 
 from .body import RequestBody
 from .client import Client
-from .errors import BadRequest, ClientGone, DeadlineExceeded, NoSlot, UnknownCoding
-from .headers import (
-    Fields,
-    content_length,
-    is_chunked,
-    is_coded,
-    is_stream,
-    media_type,
-    to_backend,
-    to_client,
-)
-from .observe import Observer, Record
+from .deadlines import Deadline, Standstill
+from .errors import ClientGone
+from .headers import Fields, is_stream, media_type, to_backend, to_client
+from .observe import Record
 from .settings import Route, Settings
-from .upstream import Backend, BackendResponse
+from .slots import Slots
+from .transport import Received
+from .upstream import Backend
 
 # Up to this much is read whole before anything of it leaves, so that a cut or late answer can still become a 502 or
 # 504: every decision is far smaller, and 256 of these are 256 MiB.
 READ_WHOLE = 1024 * 1024
 
 
-class Slots:
-    """Admission: at most `limit` exchanges at once in this process."""
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the backend said: status, reason, header fields for the client, and the body's pieces as they come."""
 
-    def __init__(self, limit: int, observer: Observer) -> None:
-        self._free = limit
-        self._observer = observer
-
-    def look(self) -> None:
-        """Raises NoSlot if there is none free."""
-        if self._free <= 0:
-            raise NoSlot()
-
-    def take(self) -> None:
-        self.look()
-        self._free -= 1
-        self._observer.admitted()
-
-    def give_back(self) -> None:
-        self._free += 1
-        self._observer.released()
-
-
-class Standstill:
-    """Raises DeadlineExceeded in the current greenlet once `moved` has not been called for `seconds`.
-
-    A timer that looks back costs a stream's pieces nothing; a gevent.Timeout for each would.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._greenlet: Any = getcurrent()
-        self._timer = get_hub().loop.timer(seconds)
-        self.moved()
-        self._timer.start(self._look)
-
-    def moved(self) -> None:
-        self._moved_at = time.perf_counter()
-
-    def _look(self) -> None:
-        left = self._moved_at + self._seconds - time.perf_counter()
-        self.close()
-        if left <= 0:
-            self._greenlet.throw(DeadlineExceeded())
-        else:
-            self._timer = get_hub().loop.timer(left)
-            self._timer.start(self._look)
-
-    def close(self) -> None:
-        self._timer.stop()
-        self._timer.close()
+    status: int
+    reason: str
+    fields: Fields
+    pieces: Iterable[bytes]
 
 
 class Exchange:
-    """Forwards one request. `begin`, then iterate the answer's body, then `close`, which may come at any time."""
+    """Forwards one request. `close` it when the reply's pieces are through, or at any time before."""
+
+    __slots__ = ("_backend", "_client", "_deadline", "_held", "_record", "_settings", "_slots", "_timeout")
 
     def __init__(
-        self, backend: Backend, slots: Slots, settings: Settings, client: Client, record: Record
+        self,
+        backend: Backend,
+        slots: Slots,
+        settings: Settings,
+        client: Client,
+        record: Record,
+        timeout: float,
     ) -> None:
+        """`timeout`: seconds for the whole of it, unless the answer is a stream."""
         self._backend = backend
         self._slots = slots
         self._settings = settings
         self._client = client
         self._record = record
-        self._greenlet: Any = getcurrent()
-        self._slot = False
-        self._deadline: gevent.Timeout | None = None
-        self._watch: Any = None
-        self._response: BackendResponse | None = None
-        self._first: list[bytes] = []
-        self._standstill: Standstill | None = None
-        self._ended_at = 0.0
-        self._began = 0.0
+        self._timeout = timeout
+        self._held = ExitStack()
+        self._deadline = self._held.enter_context(closing(Deadline()))
 
-    def begin(self, route: Route, target: str, timeout: float) -> tuple[int, str, Fields]:
-        """Send the request and read the answer's head, and a short body whole: status, reason, header fields.
+    def admit(self, route: Route, body: RequestBody | None) -> None:
+        """Wait for the first piece of the body, then take a slot. Raises NoSlot, and what the body raises."""
+        if body is None:
+            self._watch_client()
+        else:
+            body.on_complete = self._watch_client
+            self._deadline.within(self._timeout)
+            body.wait()
+        if route.admitted:  # not before: a client that sends nothing holds neither slot nor connection
+            self._held.enter_context(self._slots.slot())
 
-        Raises a ProxyError for which the client must be told; `close` has been called then.
-        """
-        fields = self._client.fields
-        body = None
-        try:
-            if route.admitted:
-                self._slots.look()
-            body = self._body(fields)
-            if body is None:
-                self._watch_client()
-            else:
-                self._limit(timeout)
-                body.wait()
-            if route.admitted:  # not before: a client that sends nothing holds neither slot nor connection
-                self._slots.take()
-                self._slot = True
-            self._limit(timeout)
-            self._began = time.perf_counter()
-            self._record.reached_backend = True
-            response = self._backend.exchange(
-                self._record.method, target, to_backend(fields, self._record.request_id), body
-            )
-            self._response = response
-            return self._head(response)
-        except BaseException:
-            self.close()
-            raise
-        finally:
-            self._client.body_taken = body is not None and body.complete
-
-    def _body(self, fields: Fields) -> RequestBody | None:
-        try:
-            length = content_length(fields)
-        except ValueError:
-            raise BadRequest("Content-Length is not one number.") from None
-        chunked = is_chunked(fields)
-        if chunked and is_coded(fields):
-            raise UnknownCoding()
-        if not chunked and length is None:
-            return None
-        read_some = self._client.incoming.read_some
-        return RequestBody(
-            read_some, None if chunked else length, self._settings.max_body, self._watch_client
+    def send(self, target: str, body: RequestBody | None) -> Received:
+        """Send the request, and read the response's head. Raises what `Backend.exchange` raises, DeadlineExceeded."""
+        self._deadline.within(self._timeout)
+        self._record.asked = time.perf_counter()
+        fields = to_backend(self._client.fields, self._record.request_id)
+        return self._held.enter_context(
+            closing(self._backend.exchange(self._record.method, target, fields, body))
         )
 
-    def _watch_client(self) -> None:
-        self._watch = self._client.on_leaving(lambda: self._greenlet.throw(ClientGone()))
-
-    def _head(self, response: BackendResponse) -> tuple[int, str, Fields]:
-        fields = to_client(response.fields, self._record.request_id)
+    def answer(self, received: Received) -> Reply:
+        """The reply. A short body is read whole first: raises BackendBroken and DeadlineExceeded."""
+        fields = to_client(received.fields, self._record.request_id)
         media = media_type(next((value for name, value in fields if name.lower() == "content-type"), None))
-        short = response.length is not None and response.length <= READ_WHOLE
-        if short or (media == "application/json" and response.length is None):
-            self._read_whole(response)
+        short = received.length is not None and received.length <= READ_WHOLE
+        pieces: Iterable[bytes]
+        if short or (media == "application/json" and received.length is None):
+            pieces = self._whole(received)
         elif is_stream(media):
-            self._as_stream()
-            self._first = [b""]  # so that the head leaves before the first event comes
+            pieces = self._stream(received)
         else:
-            self._first = [response.read_some()]
-        return response.status_code, response.reason, fields
-
-    def _read_whole(self, response: BackendResponse) -> None:
-        size = 0
-        while size <= READ_WHOLE and (piece := response.read_some()):
-            self._first.append(piece)
-            size += len(piece)
-        if size <= READ_WHOLE:
-            self._backend_done()
-            if size:
-                self._first = [b"".join(self._first)]
-
-    def _as_stream(self) -> None:
-        """A stream may take longer in all, but not stand still for long, on either side."""
-        self._limit(self._settings.stream_timeout - (time.perf_counter() - self._began))
-        self._standstill = Standstill(self._settings.stream_idle)
-
-    def _limit(self, seconds: float) -> None:
-        """From now on the deadline is in so many seconds."""
-        if self._deadline:
-            self._deadline.close()
-        self._deadline = gevent.Timeout.start_new(max(seconds, 0.001), DeadlineExceeded())
-
-    def __iter__(self) -> Iterator[bytes]:
-        yield from self._first
-        response = self._response
-        if response is None or self._ended_at:
-            return
-        moved = self._standstill.moved if self._standstill else None
-        while piece := response.read_some():
-            if moved:
-                moved()
-            yield piece
-            if moved:
-                moved()
-        self._backend_done()
-
-    def _backend_done(self) -> None:
-        self._ended_at = time.perf_counter()
+            pieces = chain((received.read_some(),), self._rest(received))
+        return Reply(received.status, received.reason, fields, pieces)
 
     def close(self) -> None:
-        """Free the slot, the timers and the backend's connection."""
-        for timer in (self._deadline, self._standstill):
-            if timer:
-                timer.close()
-        if self._watch:
-            self._watch.stop()
-        if self._began:
-            self._record.backend_seconds = (self._ended_at or time.perf_counter()) - self._began
-        try:
-            if self._response is not None:  # its truth is its status
-                self._response.close()
-        finally:
-            if self._slot:
-                self._slot = False
-                self._slots.give_back()
+        """Give the slot, the timers, the watch and the backend's connection back. May be called more than once."""
+        self._held.close()
+
+    def _whole(self, received: Received) -> Iterable[bytes]:
+        """The body in one piece, unless it turns out to be long."""
+        parts, size = [], 0
+        while piece := received.read_some():
+            parts.append(piece)
+            size += len(piece)
+            if size > READ_WHOLE:
+                return chain(parts, self._rest(received))
+        self._record.answered = time.perf_counter()
+        return (b"".join(parts),) if parts else ()
+
+    def _stream(self, received: Received) -> Iterator[bytes]:
+        """A stream may take longer in all, but not stand still for long, on either side."""
+        taken = time.perf_counter() - (self._record.asked or 0.0)
+        self._deadline.within(self._settings.stream_timeout - taken)
+        standstill = self._held.enter_context(closing(Standstill(self._settings.stream_idle)))
+        return self._moving(received, standstill)
+
+    def _moving(self, received: Received, standstill: Standstill) -> Iterator[bytes]:
+        yield b""  # the head leaves before the first event comes
+        for piece in self._rest(received):
+            standstill.moved()
+            yield piece
+            standstill.moved()
+
+    def _rest(self, received: Received) -> Iterator[bytes]:
+        while piece := received.read_some():
+            yield piece
+        self._record.answered = time.perf_counter()
+
+    def _watch_client(self) -> None:
+        greenlet: Any = getcurrent()
+        watch = self._client.on_leaving(lambda: greenlet.throw(ClientGone()))
+        if watch is not None:
+            self._held.callback(watch.stop)

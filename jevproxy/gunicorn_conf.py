@@ -42,8 +42,9 @@ raw_env = [f"{METRICS_DIRECTORY}={_metrics_directory}"]
 def post_worker_init(worker: Any) -> None:
     # gunicorn's master loads this file, and prometheus-client looks for its directory when it is imported.
     from . import refusals
+    from .wsgi import observer
 
-    install(worker, partial(refusals.refuse, worker.wsgi.extensions["jevproxy"]))
+    install(worker, partial(refusals.refuse, observer))
 
 
 def when_ready(server: Any) -> None:

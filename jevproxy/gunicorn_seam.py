@@ -18,7 +18,7 @@ import gevent
 from gevent import getcurrent
 from gunicorn.http import wsgi
 from gunicorn.http.body import ChunkedReader
-from gunicorn.http.errors import ParseException
+from gunicorn.http.errors import NoMoreData, ParseException
 
 from .errors import BadRequest, ClientGone, Interrupted
 from .headers import Fields
@@ -53,6 +53,7 @@ LEANS_ON = {
 
 # A read of this size keeps a process flat under a 100 MB upload, and costs about one system call per 64 KiB.
 PIECE = 64 * 1024
+CUT_SHORT = "The request body was cut short."
 # Once stopping, an idle connection is given this long to send a request and be told to close; then it is closed.
 IDLE_GRACE = 2.0
 # What ends a process.
@@ -96,7 +97,8 @@ class Incoming:
         """The next bytes of the body as they arrive, empty at its end.
 
         gunicorn's own Body.read(n) waits for all n bytes, which would hold back a body that is still arriving.
-        Raises ClientGone if the connection ends first, BadRequest for malformed chunks.
+        Raises BadRequest for malformed chunks, and for a body that its client ends early: a half-closed connection can
+        still be answered. ClientGone if the connection is lost.
         """
         try:
             if isinstance(self._reader, ChunkedReader):
@@ -104,7 +106,9 @@ class Incoming:
             return self._part()
         except ParseException:
             raise BadRequest("The request body's chunks are not well-formed.") from None
-        except OSError:  # a reset connection, or gunicorn's NoMoreData
+        except NoMoreData:
+            raise BadRequest(CUT_SHORT) from None
+        except OSError:
             raise ClientGone() from None
 
     def _chunk(self) -> bytes:
@@ -120,7 +124,7 @@ class Incoming:
             return b""
         piece: bytes = reader.unreader.read(None, read_ahead=min(reader.length, PIECE))
         if not piece:
-            raise ClientGone()
+            raise BadRequest(CUT_SHORT)
         if len(piece) > reader.length:  # what follows belongs to the next request
             reader.unreader.unread(piece[reader.length :])
             piece = piece[: reader.length]

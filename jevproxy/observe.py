@@ -26,6 +26,7 @@ class Record:
     """One request as it is counted and logged. Times are seconds of `time.perf_counter`.
 
     `route` is the matched route (`POST /v1/systemone`), or `other`. `kind` names the failure, empty if there was none.
+    `asked` and `answered`: when the backend was sent the first byte, and when it had sent the last one.
     """
 
     method: str
@@ -35,9 +36,13 @@ class Record:
     route: str = "other"
     status: int = 0
     sent: int = 0
-    backend_seconds: float = 0.0
-    reached_backend: bool = False
+    asked: float | None = None
+    answered: float | None = None
     kind: str = ""
+
+    def backend_seconds(self, now: float) -> float:
+        """Seconds with the backend, until `now` if it has not ended; 0 if it was not asked."""
+        return 0.0 if self.asked is None else (self.answered or now) - self.asked
 
 
 class Observer:
@@ -74,7 +79,8 @@ class Observer:
 
     def finish(self, record: Record) -> None:
         """Count and log one request whose answer has left, or has failed."""
-        total = time.perf_counter() - record.started
+        now = time.perf_counter()
+        total, with_backend = now - record.started, record.backend_seconds(now)
         key = (record.route, record.status)
         if key not in self._children:
             self._children[key] = (
@@ -85,13 +91,13 @@ class Observer:
         requests, exchange, backend = self._children[key]
         requests.inc()
         exchange.observe(total)
-        if record.reached_backend:
-            backend.observe(record.backend_seconds)
+        if record.asked is not None:
+            backend.observe(with_backend)
         if record.kind:
             self._failures.labels(record.kind).inc()
-        self._write(record, total)
+        self._write(record, total, with_backend)
 
-    def _write(self, record: Record, total: float) -> None:
+    def _write(self, record: Record, total: float, with_backend: float) -> None:
         now = time.time()
         path = record.path
         if (
@@ -105,7 +111,7 @@ class Observer:
         line = (
             f'{{"time":"{_second(int(now))}.{int(now % 1 * 1000):03d}Z","id":"{record.request_id}",'
             f'"method":"{record.method}","path":"{path}","status":{record.status},"bytes":{record.sent},'
-            f'"backend_ms":{record.backend_seconds * 1000:.3f},"ms":{total * 1000:.3f}'
+            f'"backend_ms":{with_backend * 1000:.3f},"ms":{total * 1000:.3f}'
         )
         self._log.write(f'{line},"failure":"{record.kind}"}}\n' if record.kind else line + "}\n")
         self._log.flush()

@@ -10,4 +10,5 @@ from .app import create_app  # noqa: E402
 from .observe import Observer  # noqa: E402
 from .settings import load, metrics_directory  # noqa: E402
 
-application = create_app(load(), Observer(shared=metrics_directory()))
+observer = Observer(shared=metrics_directory())
+application = create_app(load(), observer)

@@ -14,8 +14,9 @@ LIMIT = 350
 # Lowest first. `gunicorn_conf` stands beside: it may import what any module may, and none imports it.
 ORDER = {
     "jevproxy": [
-        "errors", "settings", "notify", "headers", "sockets", "gunicorn_seam", "client", "body", "response", "idle",
-        "upstream", "observe", "refusals", "exchange", "delivery", "cors", "app", "wsgi",
+        "errors", "settings", "notify", "headers", "sockets", "gunicorn_seam", "body", "client", "response", "idle",
+        "connections", "transport", "upstream", "observe", "refusals", "slots", "deadlines", "exchange", "delivery",
+        "transaction", "cors", "app", "wsgi",
     ],
     "worker": [
         "errors", "settings", "cores", "document", "protocol", "rows", "option_parts", "usage", "buckets", "answers",
@@ -44,7 +45,7 @@ ONLY = {
     "flask": {"jevproxy.app", "worker.app"},
     "flask_cors": {"jevproxy.cors"},
     "requests": {"jevproxy.upstream"},
-    "urllib3": {"jevproxy.upstream"},
+    "urllib3": {"jevproxy.connections"},
     "gunicorn": {"jevproxy.gunicorn_seam", "jevproxy.notify"}
     | {f"worker.{name}" for name in ("body", "gunicorn_conf", "refusals", "server", "wsgi")},
 }

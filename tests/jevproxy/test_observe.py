@@ -110,7 +110,7 @@ def test_a_record_becomes_one_line() -> None:
     log = io.StringIO()
     observer = Observer(log)
     record = Record(
-        "GET", '/a"b\n', "id", time.perf_counter(), status=502, sent=7, kind="cut", backend_seconds=0.25
+        "GET", '/a"b\n', "id", time.perf_counter(), status=502, sent=7, kind="cut", asked=1.5, answered=1.75
     )
     observer.finish(record)
     assert log.getvalue().count("\n") == 1

@@ -16,7 +16,7 @@ import pytest
 
 from jevproxy.errors import BadRequest
 from jevproxy.idle import RELEARN, SETTLE, IdleLimit
-from jevproxy.upstream import _head
+from jevproxy.transport import Outgoing
 from tests.backends import OK, Exchange, Scripted, cuts, scripted
 from tests.callers import Caller, together
 from tests.jevproxy.conftest import Pair, assert_quiet
@@ -245,6 +245,6 @@ def test_the_idle_limit_goes_below_what_a_close_showed_and_comes_back() -> None:
 @pytest.mark.parametrize("target", ["/a\r\nX: 1", "/a\nb", "/a#b", "/\xe9"])
 def test_no_target_writes_into_the_head(target: str) -> None:
     with pytest.raises(BadRequest):
-        _head("GET", target, [("Host", "h")], False)
+        Outgoing("GET", target, [("Host", "h")], None).head()
     with pytest.raises(BadRequest):
-        _head("GET", "/", [("X-A", "1\r\nX-B: 2")], False)
+        Outgoing("GET", "/", [("X-A", "1\r\nX-B: 2")], None).head()
