@@ -127,6 +127,22 @@ def test_a_body_that_its_client_cuts_short_is_never_forwarded_as_whole(
 
 
 @pytest.mark.parametrize("framing", ["length", "chunks"])
+def test_a_client_that_ends_its_body_early_and_listens_is_told_so(pair: Pair, framing: str) -> None:
+    id = f"x-request-id: half.{framing}"
+    with pair.caller() as caller:
+        if framing == "length":
+            caller.send(post("ok", b"a" * 10, "/v1/systemone", id)[:-9])
+        else:
+            caller.send(chunked_post("ok", b"5\r\nhe", id))
+        caller.half_close()
+        reply = caller.reply()
+        assert (reply.status, reply.error_type) == (400, "invalid_request")
+        assert reply.json()["detail"]["message"] == "The request body was cut short."
+        assert caller.at_end()
+    assert pair.logged(f"half.{framing}")["status"] == 400
+
+
+@pytest.mark.parametrize("framing", ["length", "chunks"])
 def test_one_byte_over_the_limit_is_a_413_that_a_client_still_sending_can_read(
     pair: Pair, framing: str
 ) -> None:

@@ -34,7 +34,8 @@ from gunicorn.workers.ggevent import GeventWorker
 from jevproxy import gunicorn_seam
 from jevproxy.errors import ClientGone, DeadlineExceeded
 from jevproxy.gunicorn_seam import LEANS_ON, VERSIONS, Cut
-from tests.backends import Caller, get
+from tests.callers import Caller
+from tests.messages import get
 from tests.servers import ROOT, Program, free_port, status_of, wait_until
 
 ADDRESS = ("127.0.0.1", 1)
