@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import importlib.util
 import re
 import subprocess
 from pathlib import Path
@@ -65,6 +66,16 @@ def test_commands_that_are_named_exist(name: str) -> None:
     assert set(re.findall(r"`make (\w+)", TEXTS[name])) <= targets
     for path in re.findall(r"`((?:deploy|docs|tests|jevproxy|worker|\.ci)/[\w./@-]+)`", TEXTS[name]):
         assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_modules_and_options_that_are_named_exist(name: str) -> None:
+    for module in re.findall(r"python -m ([\w.]+)", TEXTS[name]):
+        assert importlib.util.find_spec(module), module
+    for script, words in re.findall(r"deploy/(install|uninstall|roll|run)((?: [\w.-]+)*)", TEXTS[name]):
+        source = (ROOT / "deploy" / script).read_text()
+        for option in re.findall(r" (--[\w-]+)", words):
+            assert f'"{option}"' in source, f"deploy/{script} {option}"
 
 
 @pytest.mark.parametrize("name", TEXTS)
