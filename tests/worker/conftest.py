@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.checkpoints import write
 from tests.client import Client
@@ -47,6 +48,14 @@ def jev(tiny: Path) -> Iterator[Program]:
         LAYA_MODELS=f"tiny={tiny},demo", LAYA_MAX_CONCURRENT="8", LAYA_BODY_TIMEOUT="6"
     ) as program:
         yield program
+
+
+@pytest.fixture
+def torch_threads() -> Iterator[None]:
+    """For a test that changes how many threads torch uses: afterwards it uses as many as before."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from worker.lane import Lane
 from worker.settings import read
 
 
+@pytest.mark.usefixtures("torch_threads")
 def test_a_known_model_is_served_under_the_name_that_clients_pin(tiny_bert: Path) -> None:
     settings = read(
         {"LAYA_MODELS": f"small={tiny_bert},jev-1.13.0=demo", "LAYA_DEVICE": "cpu", "LAYA_THREADS": "1"}

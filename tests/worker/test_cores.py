@@ -154,6 +154,7 @@ def test_in_a_real_cgroup_with_a_quota(half_a_core: Path) -> None:
     assert ran.stdout.strip() == str(Threads(1, "a CPU quota of 0.5 cores"))
 
 
+@pytest.mark.usefixtures("torch_threads")
 @pytest.mark.parametrize(
     ("settings", "count", "reason"),
     [
@@ -164,13 +165,9 @@ def test_in_a_real_cgroup_with_a_quota(half_a_core: Path) -> None:
 def test_a_start_uses_them_and_says_why(
     settings: dict[str, str], count: int, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    before = torch.get_num_threads()
-    try:
-        with caplog.at_level(logging.INFO, "worker"):
-            loading.load(read({"LAYA_DEVICE": "cpu", **settings}), Lane())
-        assert torch.get_num_threads() == count
-    finally:
-        torch.set_num_threads(before)
+    with caplog.at_level(logging.INFO, "worker"):
+        loading.load(read({"LAYA_DEVICE": "cpu", **settings}), Lane())
+    assert torch.get_num_threads() == count
     assert f"threads on the CPU: {count} ({reason})" in caplog.messages
 
 

@@ -233,14 +233,11 @@ def test_a_real_engine_behind_the_lane(plain: Engine) -> None:
     assert difference(ran.logits, [plain.run([row])[0] for row in rows]) < ROUNDING
 
 
+@pytest.mark.usefixtures("torch_threads")
 def test_threads() -> None:
-    before = torch.get_num_threads()
-    try:
-        for count in (2, 1):
-            engine.use_threads(count)
-            assert torch.get_num_threads() == count
-    finally:
-        torch.set_num_threads(before)
+    for count in (2, 1):
+        engine.use_threads(count)
+        assert torch.get_num_threads() == count
 
 
 def test_rows_of_one_token(plain: Engine) -> None:
