@@ -37,8 +37,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def embedded_worker() -> Iterator[Program]:
-    """The worker as `jevworker` starts it, with the embedded model."""
-    with start_worker() as program:
+    """The worker as `jevworker` starts it, with the embedded model and as many threads as it chooses itself."""
+    with start_worker(LAYA_THREADS="") as program:
         yield program
 
 

@@ -27,14 +27,31 @@ STOP_SECONDS = 90.0
 
 
 def free_port() -> int:
+    """A port of loopback that no other test gets, in this process or beside it: it stays reserved until this one ends.
+
+    A socket that is bound with SO_REUSEADDR and does not listen keeps the kernel from giving the port away, and lets
+    a program that sets the same option, as servers do, bind it.
+    """
     with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        port = int(probe.getsockname()[1])
+        probe.detach()
+    return port
 
 
 def clean_environment(settings: Mapping[str, str]) -> dict[str, str]:
     """This process's environment without what would change the programs, and `settings` on top."""
-    dropped = ("OMNI_JEV_", "LAYA_", "GUNICORN_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+    dropped = (
+        "OMNI_JEV_",
+        "LAYA_",
+        "GUNICORN_",
+        "OMP_",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "ALL_PROXY",
+        "NO_PROXY",
+    )
     kept = {name: value for name, value in os.environ.items() if not name.upper().startswith(dropped)}
     return kept | {"PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"} | dict(settings)
 
@@ -169,9 +186,12 @@ def start_jevproxy(backend_url: str, *arguments: str, port: int | None = None, *
 
 
 def start_worker(port: int | None = None, **settings: str) -> Program:
-    """`jevworker` on the CPU, with the embedded model where no other is named; ready when it is warm."""
+    """`jevworker` on the CPU, with the embedded model where no other is named; ready when it is warm.
+
+    One thread for the arithmetic unless told otherwise: on a busy machine two mostly wait for each other.
+    """
     url = f"http://127.0.0.1:{port or free_port()}"
-    named = {"LAYA_PORT": url.rpartition(":")[2], "LAYA_DEVICE": "cpu", **settings}
+    named = {"LAYA_PORT": url.rpartition(":")[2], "LAYA_DEVICE": "cpu", "LAYA_THREADS": "1", **settings}
     return Program([BIN / "jevworker"], named, url=url, ready=lambda: status_of(url) == 200)
 
 

@@ -44,9 +44,7 @@ class Host:
         self.proxy = running.enter_context(start_jevproxy(self.nginx.url, "--workers=2"))
 
     def start(self, port: int) -> None:
-        self.workers[port] = self._running.enter_context(
-            start_worker(port, LAYA_THREADS="1", LAYA_LISTEN="warm")
-        )
+        self.workers[port] = self._running.enter_context(start_worker(port, LAYA_LISTEN="warm"))
 
     def served(self) -> dict[int, int]:
         """Decisions that each worker has logged."""
@@ -116,7 +114,7 @@ def test_nginx_never_finds_half_a_site(tmp_path: Path) -> None:
     seen.mkdir()
     linked = tmp_path / "enabled.conf"
     linked.symlink_to(site)
-    with start_worker(LAYA_THREADS="1") as one, start_worker(LAYA_THREADS="1") as other:
+    with scripted({}) as one, scripted({}) as other:  # their /health says 200, and that is all that is asked
         before = sites.inner_site(free_port(), [one.port, other.port, free_port()])
         site.write_text(before)
         site.chmod(0o640)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 
@@ -28,12 +29,15 @@ def test_the_device_script() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="hardware: there is a CUDA device")
-def test_without_a_device_it_says_so() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.gpu.device"], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert ran.returncode == 2
-    assert "no CUDA device" in ran.stderr
+def test_without_a_device_it_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["device"])
+    monkeypatch.delitem(sys.modules, "tests.gpu.device")
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("tests.gpu.device", run_name="__main__")
+    assert ended.value.code == 2
+    assert "no CUDA device" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

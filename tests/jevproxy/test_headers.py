@@ -17,6 +17,8 @@ from jevproxy.headers import (
     to_client,
 )
 
+pytestmark = pytest.mark.once
+
 NAMES = st.text("abcXYZ-", min_size=1, max_size=8).map(lambda name: "x-own-" + name)
 FIELDS = st.lists(st.tuples(NAMES, st.text("ab ,;=", max_size=8)), max_size=8)
 

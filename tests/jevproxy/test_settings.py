@@ -6,6 +6,8 @@ import pytest
 
 from jevproxy.settings import KNOBS, MIB, SettingsError, from_environ
 
+pytestmark = pytest.mark.once
+
 
 def test_the_defaults() -> None:
     settings = from_environ({})

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from worker.buckets import COUNTS, LENGTHS, Buckets, option_slots
+
+pytestmark = pytest.mark.once
 
 
 def test_the_smallest_length_that_holds_the_row() -> None:

@@ -263,6 +263,8 @@ def test_a_filled_linear_is_the_plain_one() -> None:
             torch.testing.assert_close(output, plain(state), atol=1e-5, rtol=0)
 
 
+# oneDNN is torch's, and torch is the same in both environments.
+@pytest.mark.once
 def test_memory_is_flat_over_rows_of_every_shape(tmp_path: Path) -> None:
     chance, lane = random.Random(12), Lane(cache_rows=50)
     tiny = Engine(checkpoint.load(str(write(tmp_path / "tiny")), "cpu", "fp32"))

@@ -173,9 +173,9 @@ def test_content_codings(client: Client, body: bytes) -> None:
 @pytest.mark.parametrize(
     ("body", "coding", "status"),
     [
-        (gzip.compress(b" " * (5 << 20)), "gzip", 413),
+        (gzip.compress(b" " * (5 << 20), mtime=0), "gzip", 413),
         (zstandard.compress(b" " * (5 << 20)), "zstd", 413),
-        (gzip.compress(b"{}")[:-6], "gzip", 400),
+        (gzip.compress(b"{}", mtime=0)[:-6], "gzip", 400),
         (b"not gzip", "gzip", 400),
         (b"not zstd", "zstd", 400),
         (b"{}", "br", 415),

@@ -14,6 +14,8 @@ from worker.errors import ClientGone, DeviceFailed
 from worker.lane import Lane, LaneResult, Snapshot
 from worker.rows import Logits, Row
 
+pytestmark = pytest.mark.once
+
 BOUND_S = 30
 STEPS = 4
 

@@ -40,7 +40,7 @@ def folders(tiny: Path, tiny_bert: Path, base: Path) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def served(folders: dict[str, Path]) -> Iterator[Program]:
     models = ",".join(f"{name}={folder}" for name, folder in folders.items())
-    with start_worker(LAYA_MODELS=models, LAYA_WIRE="laya", LAYA_THREADS="1") as program:
+    with start_worker(LAYA_MODELS=models, LAYA_WIRE="laya") as program:
         yield program
 
 

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from worker import document, protocol
 from worker.errors import FieldsRefused, Refused, UsageRefused
 
+pytestmark = pytest.mark.once
+
 NOUL = {"type": "noul", "instructions": "Refund?"}
 
 

@@ -9,6 +9,8 @@ import pytest
 from worker.errors import SettingRefused
 from worker.settings import KNOBS, KNOWN, Settings, read
 
+pytestmark = pytest.mark.once
+
 
 def test_every_field_has_one_variable() -> None:
     assert [knob.field for knob in KNOBS] == [field.name for field in dataclasses.fields(Settings)]

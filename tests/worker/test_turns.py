@@ -12,6 +12,8 @@ from worker.buckets import Buckets
 from worker.rows import Logits, Row
 from worker.turns import Job, Turn, Turns
 
+pytestmark = pytest.mark.once
+
 STEPS = 24
 # Seconds of one pass on two cores for a short and a long row of the base-size model, as laya-serve has them.
 SHORT, LONG = 48, 400
