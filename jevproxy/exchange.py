@@ -5,7 +5,7 @@ Knows the order of the phases, and that all they hold is given back once. Must n
 
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -60,7 +60,8 @@ class Exchange:
         self._record = record
         self._timeout = timeout
         self._held = ExitStack()
-        self._deadline = self._held.enter_context(closing(Deadline()))
+        self._deadline = Deadline()
+        self._held.callback(self._deadline.close)
 
     def admit(self, route: Route, body: RequestBody | None) -> None:
         """Wait for the first piece of the body, then take a slot. Raises NoSlot, and what the body raises."""
@@ -71,16 +72,17 @@ class Exchange:
             self._deadline.within(self._timeout)
             body.wait()
         if route.admitted:  # not before: a client that sends nothing holds neither slot nor connection
-            self._held.enter_context(self._slots.slot())
+            self._slots.take()
+            self._held.callback(self._slots.give_back)
 
     def send(self, target: str, body: RequestBody | None) -> Received:
         """Send the request, and read the response's head. Raises what `Backend.exchange` raises, DeadlineExceeded."""
         self._deadline.within(self._timeout)
         self._record.asked = time.perf_counter()
         fields = to_backend(self._client.fields, self._record.request_id)
-        return self._held.enter_context(
-            closing(self._backend.exchange(self._record.method, target, fields, body))
-        )
+        received = self._backend.exchange(self._record.method, target, fields, body)
+        self._held.callback(received.close)
+        return received
 
     def answer(self, received: Received) -> Reply:
         """The reply. A short body is read whole first: raises BackendBroken and DeadlineExceeded."""
@@ -115,7 +117,8 @@ class Exchange:
         """A stream may take longer in all, but not stand still for long, on either side."""
         taken = time.perf_counter() - (self._record.asked or 0.0)
         self._deadline.within(self._settings.stream_timeout - taken)
-        standstill = self._held.enter_context(closing(Standstill(self._settings.stream_idle)))
+        standstill = Standstill(self._settings.stream_idle)
+        self._held.callback(standstill.close)
         return self._moving(received, standstill)
 
     def _moving(self, received: Received, standstill: Standstill) -> Iterator[bytes]:

@@ -3,9 +3,6 @@
 Knows a count and the error for a full one. Must not know what holds a slot, or for how long.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from .errors import NoSlot
 from .observe import Observer
 
@@ -22,14 +19,12 @@ class Slots:
         if self._free <= 0:
             raise NoSlot()
 
-    @contextmanager
-    def slot(self) -> Iterator[None]:
-        """A slot for a block. Raises NoSlot."""
+    def take(self) -> None:
+        """Raises NoSlot if there is none free."""
         self.require_free()
         self._free -= 1
         self._observer.admitted()
-        try:
-            yield
-        finally:
-            self._free += 1
-            self._observer.released()
+
+    def give_back(self) -> None:
+        self._free += 1
+        self._observer.released()

@@ -32,10 +32,14 @@ class ForwardedRequest(requests.PreparedRequest):
 
 
 class ForwardedResponse(requests.Response):
-    """What the Session gives back. `received` is the response; requests reads nothing of it."""
+    """What the Session gives back. `received` is the response; requests reads nothing of it.
+
+    requests' own __init__ is left out: it makes a cookie jar and a header map, which nobody reads. What is set here is
+    what Session.send touches of a response whose body it does not read.
+    """
 
     def __init__(self, request: ForwardedRequest, received: Received) -> None:
-        super().__init__()
+        self.history: list[requests.Response] = []
         self.request = request
         self.url = request.url
         self.status_code = received.status
