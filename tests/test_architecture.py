@@ -23,8 +23,9 @@ ORDER = {
     "worker": [
         "errors", "settings", "cores", "document", "protocol", "rows", "option_parts", "usage", "buckets", "answers",
         "layouts", "tensors", "linears", "encoders", "model", "folder", "sources", "encoder_config", "checkpoint",
-        "graphs", "engine", "turns", "lane", "decide", "batch", "catalog", "loading", "observe", "refusals", "server",
-        "body", "openapi", "app", "wsgi",
+        "graphs", "engine", "turns", "lane", "decide", "batch", "catalog", "loading", "serving", "notify",
+        "observe", "refusals", "heads", "connections", "restarts", "incoming", "server", "parent", "body", "openapi",
+        "app", "wsgi",
     ],
 }  # fmt: skip
 BESIDE = {"gunicorn_conf", "__main__", "compare"}

@@ -5,10 +5,9 @@ It knows Flask and the order in which a request is let in. It must not know toke
 
 import errno
 import hmac
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,16 +17,14 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from worker import batch, document, observe, protocol
 from worker.body import CODINGS, Intake
-from worker.catalog import Catalog
 from worker.decide import Decision, Outcome, Policy, decide
 from worker.errors import (
     ClientGone,
     CodingRefused,
-    DeviceFailed,
+    InternalError,
     KeyMissing,
     KeyWrong,
     LimitRefused,
-    Loading,
     MediaRefused,
     MethodRefused,
     NotFound,
@@ -36,6 +33,8 @@ from worker.errors import (
     Typed,
 )
 from worker.openapi import describe
+from worker.server import incoming
+from worker.serving import Serving
 from worker.settings import Settings
 
 JSON, NDJSON = "application/json", "application/x-ndjson"
@@ -45,22 +44,6 @@ MULTIPART = "multipart/"
 LEFTOVER, LEFTOVER_S = 1 << 16, 1.0
 # What nginx logs for a client that left before its answer; nobody receives it.
 CLIENT_CLOSED = 499
-
-
-@dataclass
-class Serving:
-    """What this process can do now: nothing until `catalog` is there, nothing more once `failed`."""
-
-    catalog: Catalog | None = None
-    failed: bool = False
-
-    def ready(self) -> Catalog:
-        """The catalog; raises Loading or DeviceFailed."""
-        if self.failed:
-            raise DeviceFailed
-        if self.catalog is None:
-            raise Loading("The models are being loaded.")
-        return self.catalog
 
 
 @dataclass
@@ -92,11 +75,11 @@ class Admission:
             self._slots.release()
 
 
-def create_app(settings: Settings, serving: Serving) -> Flask:
+def create_app(settings: Settings, serving: Serving, metrics: observe.Metrics) -> Flask:
     """The WSGI application. It serves /health before `serving` has its catalog."""
     app = Flask(__name__, static_folder=None)
     app.url_map.merge_slashes = False
-    metrics = observe.Metrics()
+    app.extensions |= {"serving": serving, "metrics": metrics}
     admission = Admission(settings.max_concurrent, metrics)
     intake = Intake(int(settings.max_body_mb * (1 << 20)), settings.body_timeout)
     leftovers = Intake(LEFTOVER, LEFTOVER_S)
@@ -121,7 +104,7 @@ def create_app(settings: Settings, serving: Serving) -> Flask:
         if media.startswith(MULTIPART):
             raise MediaRefused("This worker reads JSON text only; uploads, images and other media are not.")
         g.read = True
-        return document.decode(intake.read(request.environ))
+        return document.decode(intake.read(incoming(request.environ)))
 
     def systemone() -> Response:
         authenticate()
@@ -129,7 +112,14 @@ def create_app(settings: Settings, serving: Serving) -> Flask:
             catalog = serving.ready()
             asked = protocol.parse(read_document(), settings.wire)
             model = catalog.find(asked.model)
-            found = decide(model, catalog.lane, asked.state, asked.questions, policy, presence_check())
+            found = decide(
+                model,
+                catalog.lane,
+                asked.state,
+                asked.questions,
+                policy,
+                incoming(request.environ).client_is_there,
+            )
         response = answer({"model": name_of(model), "answers": found.answers, "usage": found.usage})
         response.headers["Server-Timing"] = counted(found).header()
         return response
@@ -141,7 +131,9 @@ def create_app(settings: Settings, serving: Serving) -> Flask:
             catalog = serving.ready()
             asked = protocol.parse_batch(read_document(), settings.wire)
             model = catalog.find(asked.model)
-            found = each_counted(batch.outcomes(model, catalog.lane, asked, policy, presence_check()))
+            found = each_counted(
+                batch.outcomes(model, catalog.lane, asked, policy, incoming(request.environ).client_is_there)
+            )
             if not (asked.stream or NDJSON in request.headers.get("Accept", "")):
                 return answer(batch.whole(name_of(model), found))
             g.streamed = Streamed()
@@ -200,7 +192,7 @@ def create_app(settings: Settings, serving: Serving) -> Flask:
 
     def exposition() -> Response:
         authenticate()
-        metrics.ready.set(serving.catalog is not None and not serving.failed)
+        metrics.ready.set(serving.is_ready())
         if serving.catalog is not None:
             metrics.waiting_rows.set(serving.catalog.lane.snapshot().waiting_rows)
         return Response(metrics.text(), content_type="text/plain; version=0.0.4; charset=utf-8")
@@ -225,10 +217,8 @@ def create_app(settings: Settings, serving: Serving) -> Flask:
 
     @app.after_request
     def finish(response: Response) -> Response:
-        if "read" not in g and (
-            request.content_length or "chunked" in request.headers.get("Transfer-Encoding", "")
-        ):
-            leftovers.discard(request.environ)
+        if "read" not in g and (unread := incoming(request.environ)).has_body:
+            leftovers.discard(unread)
         # The official SDKs read the first of these names.
         response.headers["x-typesafe-request-id"] = response.headers["x-request-id"] = g.id
         route = request.url_rule.rule if request.url_rule else "other"
@@ -279,12 +269,12 @@ def create_app(settings: Settings, serving: Serving) -> Flask:
             return response
         if error.code == NotFound.status_code:
             return refuse(NotFound("There is nothing at this path."))
-        return refuse(Refused(error.code or 400, {"error_type": "bad_request", "message": error.name}))
+        return refuse(Refused(error.code or 400, {"error_type": "invalid_request", "message": error.name}))
 
     @app.errorhandler(Exception)
     def fail(error: Exception) -> Response:
         observe.log.error("request %s failed", g.get("id", ""), exc_info=error)
-        return refuse(Refused(500, {"error_type": "internal_error", "message": "Internal error."}))
+        return refuse(InternalError())
 
     return app
 
@@ -292,20 +282,3 @@ def create_app(settings: Settings, serving: Serving) -> Flask:
 def answer(value: Any, status: int = 200) -> Response:
     """A JSON response."""
     return Response(batch.encode(value), status, content_type=JSON)
-
-
-def presence_check() -> Callable[[], bool]:
-    """A function that tells, by a look at its socket, whether the client of this request is still there."""
-    sock: socket.socket | None = request.environ.get("gunicorn.socket")
-
-    def there() -> bool:
-        if sock is None:
-            return True
-        try:
-            return sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-
-    return there

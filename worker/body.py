@@ -1,6 +1,6 @@
 """A request's body: read within its time and size, and decoded from the encodings that SDKs send.
 
-It knows sockets' deadlines and content codings. It must not know JSON or what a body means.
+It knows deadlines and content codings. It must not know JSON, what a body means, or the server that reads it.
 """
 
 import gzip
@@ -10,13 +10,11 @@ import threading
 import time
 import zlib
 from collections import deque
-from collections.abc import Mapping
-from typing import Any
 
 import zstandard
-from gunicorn.http.errors import ParseException
 
 from worker.errors import BodyIncomplete, BodyLate, BodyTooLarge, ClientGone, CodingRefused, words
+from worker.incoming import Incoming
 
 STEP = 1 << 16
 # What is read and thrown away of a body over the limit, in limits: a client that is still writing when the
@@ -29,12 +27,12 @@ ZSTD_STEP = 128
 CODINGS = "gzip, zstd"
 
 
-class Watch:
+class Deadline:
     """One body's time. When it is over, the socket's reading side is shut, which ends a read that waits."""
 
     def __init__(self, sock: socket.socket | None, seconds: float) -> None:
-        self.deadline = time.monotonic() + seconds
-        self.late = False
+        self.due = time.monotonic() + seconds
+        self.passed = False
         self._sock = sock
         self._lock = threading.Lock()
 
@@ -42,13 +40,13 @@ class Watch:
         """The time is over; nothing happens if the body came before."""
         with self._lock:
             if self._sock is not None:
-                self.late = True
+                self.passed = True
                 try:
                     self._sock.shutdown(socket.SHUT_RD)
                 except OSError:
                     pass  # already closed: the read has ended too
 
-    def done(self) -> None:
+    def lift(self) -> None:
         """The body came, or was given up."""
         with self._lock:
             self._sock = None
@@ -58,60 +56,59 @@ class Intake:
     """Reads bodies of at most `limit` bytes, as sent and as decoded, that arrive within `seconds`.
 
     A socket's own timeout is for each read, so a byte every few seconds would pass it; one thread watches all
-    bodies instead. All have the same time, so the first in is the first due.
+    bodies instead. All have the same time, so the first to begin is the first due.
     """
 
     def __init__(self, limit: int, seconds: float) -> None:
         self.limit = limit
         self.seconds = seconds
-        self._due: deque[Watch] = deque()
+        self._deadlines: deque[Deadline] = deque()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
-    def read(self, environ: Mapping[str, Any]) -> bytes:
-        """The decoded body of a WSGI request.
+    def read(self, incoming: Incoming) -> bytes:
+        """The decoded body.
 
         Raises BodyTooLarge, BodyLate, BodyIncomplete, CodingRefused, or ClientGone when no one listens.
         """
-        watch = self._watch(environ.get("gunicorn.socket"))
+        deadline = self._deadline(incoming.sock)
         try:
-            sent = self._sent(environ)
-        except (OSError, ParseException) as error:
-            if watch.late:
+            sent = self._sent(incoming)
+        except (OSError, BodyIncomplete) as error:
+            if deadline.passed:
                 raise self._late() from None
             if isinstance(error, ConnectionError):
                 raise ClientGone from None
             raise BodyIncomplete("The request body was cut short or badly framed.") from None
         finally:
-            watch.done()
-        if watch.late:
+            deadline.lift()
+        if deadline.passed:
             raise self._late()
-        declared = environ.get("CONTENT_LENGTH") or ""
-        if declared.isdigit() and len(sent) < int(declared):
+        if incoming.length is not None and len(sent) < incoming.length:
             raise BodyIncomplete(
-                f"The request body was cut short: {len(sent)} of {int(declared)} bytes came."
+                f"The request body was cut short: {len(sent)} of {incoming.length} bytes came."
             )
-        return decoded(sent, environ.get("HTTP_CONTENT_ENCODING", ""), self.limit)
+        return decoded(sent, incoming.codings, self.limit)
 
-    def discard(self, environ: Mapping[str, Any]) -> None:
+    def discard(self, incoming: Incoming) -> None:
         """Read what a request that is refused unread has sent, within the limits.
 
         What stays on a connection would be taken for the next request's head, or cost the client its answer.
         """
-        watch = self._watch(environ.get("gunicorn.socket"))
+        deadline = self._deadline(incoming.sock)
         try:
-            self._sent(environ)
-        except (OSError, ParseException, BodyTooLarge):
+            self._sent(incoming)
+        except (OSError, BodyIncomplete, BodyTooLarge):
             pass  # the connection ends with the answer
         finally:
-            watch.done()
+            deadline.lift()
 
     def _late(self) -> BodyLate:
         return BodyLate(f"The request body did not arrive within {self.seconds:g} seconds.")
 
-    def _sent(self, environ: Mapping[str, Any]) -> bytes:
-        stream, parts, size = environ["wsgi.input"], [], 0
-        while chunk := stream.read(STEP):
+    def _sent(self, incoming: Incoming) -> bytes:
+        parts, size = [], 0
+        while chunk := incoming.read(STEP):
             size += len(chunk)
             if size <= self.limit:
                 parts.append(chunk)
@@ -121,25 +118,25 @@ class Intake:
             raise _too_large(self.limit)
         return b"".join(parts)
 
-    def _watch(self, sock: socket.socket | None) -> Watch:
-        watch = Watch(sock, self.seconds)
+    def _deadline(self, sock: socket.socket | None) -> Deadline:
+        deadline = Deadline(sock, self.seconds)
         with self._changed:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._expire_due, name="body-deadlines", daemon=True)
                 self._thread.start()
-            self._due.append(watch)
+            self._deadlines.append(deadline)
             self._changed.notify()
-        return watch
+        return deadline
 
     def _expire_due(self) -> None:
         while True:
             with self._changed:
-                while not self._due:
+                while not self._deadlines:
                     self._changed.wait()
-                watch = self._due[0]
-            time.sleep(max(0.0, watch.deadline - time.monotonic()))
-            watch.expire()
-            self._due.popleft()
+                deadline = self._deadlines[0]
+            time.sleep(max(0.0, deadline.due - time.monotonic()))
+            deadline.expire()
+            self._deadlines.popleft()
 
 
 def decoded(sent: bytes, codings: str, limit: int) -> bytes:

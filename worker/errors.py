@@ -23,9 +23,15 @@ def words(text: str, limit: int = MAX_WORDS) -> str:
 class StartFailed(Exception):
     """The worker cannot start. The message is one line for the operator, never seen by a client."""
 
+    # gunicorn's status of a process that cannot boot: its parent then ends with it, and starts no other.
+    exit_status = 3
+
 
 class SettingRefused(StartFailed):
-    """An environment variable has a value that means nothing."""
+    """An environment variable has a value that means nothing: another try would fail alike."""
+
+    # sysexits.h: EX_CONFIG. The systemd unit does not start a worker again that ended with it.
+    exit_status = 78
 
     def __init__(self, name: str, accepted: str) -> None:
         super().__init__(f"{name}: {accepted}")
@@ -157,10 +163,60 @@ class BodyTooLarge(Typed):
     status_code, error_type = 413, "request_too_large"
 
 
-class BodyIncomplete(Typed):
+class RequestRefused(Typed):
+    """A request that is not well-formed HTTP. Of what it asked for, nothing is known for sure."""
+
+    status_code, error_type = 400, "invalid_request"
+
+    def __init__(self, message: str = "The request is not well-formed HTTP.") -> None:
+        super().__init__(message)
+
+
+class LineTooLong(RequestRefused):
+    """The request line is over the server's limit."""
+
+    status_code = 414
+
+    def __init__(self) -> None:
+        super().__init__("The request line is too long.")
+
+
+class FieldsTooLarge(RequestRefused):
+    """The header fields are over the server's limits."""
+
+    status_code = 431
+
+    def __init__(self) -> None:
+        super().__init__("The header fields are too large.")
+
+
+class ExpectationFailed(RequestRefused):
+    """The Expect field asks for something else than 100-continue."""
+
+    status_code = 417
+
+    def __init__(self) -> None:
+        super().__init__("Only 100-continue can be expected.")
+
+
+class BodyIncomplete(RequestRefused):
     """The request body ended before its end, or cannot be decoded."""
 
-    status_code, error_type = 400, "bad_request"
+
+class HeadLate(Typed):
+    """The request's head did not arrive in time."""
+
+    status_code, error_type = 408, "request_timeout"
+
+    def __init__(self) -> None:
+        super().__init__("The request's head did not arrive in time.")
+
+
+class InternalError(Typed):
+    """A fault of the worker. The log has the details, under the request's id."""
+
+    def __init__(self) -> None:
+        super().__init__("Internal error.")
 
 
 class MediaRefused(Typed):

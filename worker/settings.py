@@ -98,6 +98,11 @@ def environment() -> Settings:
     return read(os.environ)
 
 
+def notify_socket() -> str:
+    """Where systemd wants to be told of this process's state; "" where nobody does. Not a setting of ours."""
+    return os.environ.get("NOTIFY_SOCKET", "")
+
+
 def _whole(low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if not re.fullmatch(r"[0-9]{1,9}", text) or not low <= int(text) <= high:

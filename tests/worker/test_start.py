@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -56,6 +57,34 @@ def specified() -> Iterator[Program]:
 @pytest.fixture
 def locked(keyed: Program, connect: Callable[[Program], Client]) -> Client:
     return connect(keyed)
+
+
+class Told:
+    """A service manager's socket, and the messages that came to it."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind("\0" + address[1:] if address.startswith("@") else address)
+        self._socket.settimeout(120)
+
+    def until(self, word: str) -> list[str]:
+        """The messages since the last call, up to one that has `word` in it."""
+        found = [self._socket.recv(4096).decode()]
+        while word not in found[-1]:
+            found.append(self._socket.recv(4096).decode())
+        return found
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture(params=["path", "abstract"])
+def told(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Told]:
+    """Of each kind of address that systemd may give."""
+    found = Told(str(tmp_path / "notify") if request.param == "path" else f"@jevworker-test-{os.getpid()}")
+    yield found
+    found.close()
 
 
 def bearer(key: str) -> str:
@@ -194,7 +223,8 @@ def test_a_start_that_cannot_work_ends_with_one_line(settings: dict[str, str], w
         ended = subprocess.run(
             argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False
         )
-        assert ended.returncode != 0
+        # The unit does not try a wrong setting again (EX_CONFIG).
+        assert ended.returncode == (3 if "LAYA_MODELS" in settings else 78)
         (line,) = [line for line in ended.stderr.splitlines() if line.startswith("jevworker: ")]
         assert words in line and "Traceback" not in ended.stderr
 
@@ -313,13 +343,67 @@ def test_a_lost_device_ends_the_worker() -> None:
         assert "the device failed" in program.output()
 
 
+@pytest.mark.parametrize("listen", ["at-once", "warm"])
+@pytest.mark.parametrize(
+    ("death", "status", "words"),
+    [
+        ("os.kill(os.getpid(), 9)", 137, "was killed by SIGKILL: most likely memory ran out"),
+        ("os.kill(os.getpid(), 11)", 139, "was killed by SIGSEGV: a native library crashed"),
+        ("os._exit(7)", 7, "ended with status 7: look at the lines above"),
+    ],
+)
+def test_a_death_before_the_models_are_warm_ends_the_worker(
+    tmp_path: Path, listen: str, death: str, status: int, words: str
+) -> None:
+    """A stand-in for torch dies as it is imported, as it would for want of memory. Nothing starts again."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(f"import os\n{death}\n")
+    settings = {
+        "LAYA_PORT": str(free_port()),
+        "LAYA_LISTEN": listen,
+        "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+    }
+    ended = subprocess.run(
+        [BIN / "jevworker"],
+        env=clean_environment(settings),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == status
+    (line,) = [line for line in ended.stderr.splitlines() if line.startswith("jevworker: ")]
+    assert line.startswith(f"jevworker: the process that loads the models {words}")
+    assert ended.stderr.count("Booting worker") == 1 and "Traceback" not in ended.stderr
+
+
+def test_systemd_is_told_what_the_worker_does(told: Told) -> None:
+    """STATUS= at each step, and READY=1 when the models are warm: not when gunicorn's parent listens."""
+    with start_worker(NOTIFY_SOCKET=told.address) as program:
+        assert told.until("ready") == ["STATUS=loading demo", "READY=1\nSTATUS=ready: serving demo"]
+        os.kill(serving(program.pid), signal.SIGKILL)
+        crash, *after = told.until("ready")
+        assert "was killed by SIGKILL" in crash and "another one starts in 0 s" in crash
+        assert after == ["STATUS=loading demo", "READY=1\nSTATUS=ready: serving demo"]
+        program.stop()
+        assert told.until("draining")[0].startswith("STATUS=draining")
+
+
+def test_systemd_is_told_which_setting_is_wrong(told: Told) -> None:
+    settings = {"LAYA_PORT": "http", "NOTIFY_SOCKET": told.address}
+    ended = subprocess.run([BIN / "jevworker"], env=clean_environment(settings), timeout=120, check=False)
+    assert ended.returncode == 78
+    assert told.until("LAYA_PORT") == ["STATUS=LAYA_PORT: expected a port, 0 to 65535 (0 takes a free one)"]
+
+
 COLLECTED = """
-import gc
+import gc, threading
 from worker import wsgi
 from worker.settings import read
 
-wsgi.build(read({"LAYA_DEVICE": "cpu"}))
-assert wsgi.warm.wait(120)
+warm = threading.Event()
+wsgi.build(read({"LAYA_DEVICE": "cpu"})).extensions["serving"].when_ready(warm.set)
+assert warm.wait(120)
 print(gc.get_freeze_count(), len(gc.get_objects()))
 """
 
