@@ -21,11 +21,11 @@ ORDER = {
         "transaction", "cors", "app", "wsgi",
     ],
     "worker": [
-        "errors", "settings", "cores", "document", "protocol", "rows", "option_parts", "usage", "buckets", "answers",
-        "layouts", "tensors", "linears", "encoders", "model", "folder", "sources", "encoder_config", "checkpoint",
-        "graphs", "engine", "turns", "lane", "decide", "batch", "catalog", "loading", "serving", "notify",
-        "observe", "refusals", "heads", "connections", "restarts", "incoming", "server", "parent", "body", "openapi",
-        "app", "wsgi",
+        "errors", "settings", "cores", "document", "encoding", "protocol", "rows", "option_parts", "usage", "buckets",
+        "answers", "layouts", "tensors", "linears", "encoders", "model", "folder", "sources", "encoder_config",
+        "checkpoint", "graphs", "engine", "turns", "lane", "decide", "batch", "catalog", "loading", "serving", "notify",
+        "observe", "refusals", "heads", "connections", "restarts", "incoming", "server", "parent", "body", "admission",
+        "openapi", "responses", "views", "app", "wsgi",
     ],
 }  # fmt: skip
 BESIDE = {"gunicorn_conf", "__main__", "compare"}
@@ -45,12 +45,11 @@ ONLY = {
     "transformers": {"worker.checkpoint"},
     "tokenizers": {"worker.folder"},
     "huggingface_hub": {"worker.sources"},
-    "flask": {"jevproxy.app", "worker.app"},
+    "flask": {"jevproxy.app", "worker.app", "worker.responses", "worker.views"},
     "flask_cors": {"jevproxy.cors"},
     "requests": {"jevproxy.upstream"},
     "urllib3": {"jevproxy.connections"},
-    "gunicorn": {"jevproxy.gunicorn_seam", "jevproxy.notify"}
-    | {f"worker.{name}" for name in ("body", "gunicorn_conf", "refusals", "server", "wsgi")},
+    "gunicorn": {"jevproxy.gunicorn_seam", "jevproxy.notify"} | {"worker.server", "worker.parent"},
 }
 ENVIRONMENT = {"jevproxy.settings", "worker.settings"}
 

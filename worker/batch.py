@@ -4,12 +4,12 @@ It knows how a batch is cut into shared passes and what its lines say. It must n
 that each refused state's error object carries.
 """
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from worker.decide import Outcome, Policy, ServedModel, decide_states, plan_question
+from worker.encoding import encode
 from worker.errors import Refused
 from worker.lane import Lane
 from worker.protocol import BatchRequest, check_state
@@ -84,11 +84,6 @@ def summary(counts: Counts) -> dict[str, Any]:
     """The counts as a client reads them."""
     total = counts.decided + counts.failed
     return {"states": total, "decided": counts.decided, "failed": counts.failed, "usage": counts.usage}
-
-
-def encode(document: Any) -> bytes:
-    """Compact UTF-8 JSON; names leave byte for byte as they came. ValueError for a number that is none."""
-    return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
 def _checked(state: Any, index: int) -> Refused | None:

@@ -256,7 +256,7 @@ def test_what_is_no_request_is_refused_in_json(jev: Program, sent: bytes, status
     with Caller(jev.url).send(sent) as caller:
         reply = caller.reply()
         assert (reply.status, reply.whole, reply.value("content-type")) == (status, True, "application/json")
-        assert reply.error_type == "bad_request"
+        assert reply.error_type == "invalid_request"
         assert caller.at_end()
 
 

@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from tests.client import Client
 from tests.servers import (
     BIN,
     START_SECONDS,
@@ -27,7 +28,6 @@ from tests.servers import (
     status_of,
     wait_until,
 )
-from tests.client import Client
 
 # More than the worker has threads: LAYA_MAX_CONCURRENT and 16.
 MORE = 60
