@@ -1,6 +1,7 @@
 """gunicorn's own settings for jevproxy. Its defaults bind to the backend's port, log no JSON, and trust headers."""
 
 import math
+import secrets
 import shutil
 import tempfile
 from functools import partial
@@ -10,13 +11,15 @@ from .gunicorn_seam import end_at_second_signal, install, post_fork, pre_fork  #
 from .notify import refuse, status
 from .settings import METRICS_DIRECTORY, SettingsError, load, metrics_directory
 
+# gunicorn reads its settings off this file as it is loaded, so what they depend on is read here and not in a hook.
 try:
     _settings = load()
 except SettingsError as error:
     refuse(error)
 
 _given = metrics_directory()
-_metrics_directory = _given or tempfile.mkdtemp(prefix="jevproxy-metrics-")
+# A name alone, which nobody can guess: the first process that loads the application makes the directory.
+_metrics_directory = _given or f"{tempfile.gettempdir()}/jevproxy-metrics-{secrets.token_hex(16)}"
 
 bind = _settings.bind
 worker_class = "gevent"
@@ -55,9 +58,9 @@ def when_ready(server: Any) -> None:
 
 
 def child_exit(server: Any, worker: Any) -> None:
-    from prometheus_client.multiprocess import mark_process_dead
+    from .ended import retire
 
-    mark_process_dead(worker.pid, path=_metrics_directory)  # type: ignore[no-untyped-call]
+    retire(worker.pid, _metrics_directory)
 
 
 def on_exit(server: Any) -> None:

@@ -14,6 +14,8 @@ from typing import TextIO
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from .ended import locked
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # From a cached decision (under 1 ms) to a stream's whole length (600 s).
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 600)
@@ -48,12 +50,14 @@ class Record:
 class Observer:
     """Counts and logs finished requests, for all processes of one gunicorn together.
 
-    With `shared` (a directory that all of them have in PROMETHEUS_MULTIPROC_DIR), `metrics` sums over processes.
+    With `shared` (a directory that all of them have in PROMETHEUS_MULTIPROC_DIR; it is made), `metrics` sums over them.
     """
 
     def __init__(self, log: TextIO | None = None, shared: str | None = None) -> None:
         self._log = log or sys.stdout
         self._shared = shared
+        if shared:
+            os.makedirs(shared, mode=0o700, exist_ok=True)
         self.registry = CollectorRegistry()
         self._requests = Counter(
             "jevproxy_requests", "Requests answered.", ("route", "status"), registry=self.registry
@@ -121,7 +125,8 @@ class Observer:
         if self._shared and os.path.isdir(self._shared):
             registry = CollectorRegistry()
             MultiProcessCollector(registry, path=self._shared)  # type: ignore[no-untyped-call]
-            return generate_latest(registry)
+            with locked(self._shared, shared=True):
+                return generate_latest(registry)
         return generate_latest(self.registry)
 
 

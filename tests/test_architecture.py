@@ -17,8 +17,8 @@ LIMIT = 350
 ORDER = {
     "jevproxy": [
         "errors", "settings", "notify", "headers", "sockets", "gunicorn_seam", "body", "client", "response", "idle",
-        "connections", "transport", "upstream", "observe", "refusals", "slots", "deadlines", "exchange", "delivery",
-        "transaction", "cors", "app", "wsgi",
+        "connections", "transport", "upstream", "ended", "observe", "refusals", "slots", "deadlines", "exchange",
+        "delivery", "transaction", "cors", "app", "wsgi",
     ],
     "worker": [
         "errors", "settings", "cores", "document", "encoding", "protocol", "rows", "option_parts", "usage", "buckets",
@@ -47,7 +47,7 @@ ONLY = {
     "huggingface_hub": {"worker.sources"},
     "flask": {"jevproxy.app", "worker.app", "worker.responses", "worker.views"},
     "flask_cors": {"jevproxy.cors"},
-    "requests": {"jevproxy.upstream"},
+    "requests": {"jevproxy.upstream", "jevproxy.compare"},
     "urllib3": {"jevproxy.connections"},
     "gunicorn": {"jevproxy.gunicorn_seam", "jevproxy.notify"} | {"worker.server", "worker.parent"},
 }

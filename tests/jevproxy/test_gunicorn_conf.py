@@ -5,20 +5,26 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from jevproxy.ended import retire
+from jevproxy.settings import METRICS_DIRECTORY
 from tests.backends import scripted
-from tests.callers import Caller
+from tests.callers import Caller, ask
 from tests.jevproxy.conftest import Pair, assert_quiet
 from tests.jevproxy.scripts import SCRIPTS
 from tests.messages import get, post
 from tests.servers import (
+    ROOT,
     Program,
     blocked,
+    clean_environment,
     free_port,
     listens,
     serving,
@@ -218,6 +224,65 @@ def test_a_wrong_setting_stops_the_start_in_one_line_that_names_it(
     lines = str(caught.value).splitlines()
     assert len(lines) == 2 and variable in lines[1], str(caught.value)
     assert value not in lines[1] and "sesame" not in str(caught.value)
+
+
+def has_no_files(folder: Path, pid: int) -> bool:
+    return not list(folder.glob(f"*_{pid}.db"))
+
+
+def test_killed_processes_leave_their_counts_and_no_files(tmp_path: Path) -> None:
+    """Every count stays while eight processes are killed, one after the other; the number of files does not grow."""
+    with (
+        scripted(SCRIPTS) as backend,
+        start_jevproxy(backend.url, PROMETHEUS_MULTIPROC_DIR=str(tmp_path)) as proxy,
+    ):
+        pair = Pair(proxy, backend)
+        asked = 0
+        for turn in range(8):
+            for _ in range(5):
+                assert ask(proxy.url, post()).status == 200
+            assert ask(proxy.url, post("garbage")).status == 502
+            asked += 6
+            named = 'route="POST /v1/systemone"'
+            assert pair.metric(f"jevproxy_requests_total{{{named}") == asked
+            assert pair.metric(f"jevproxy_exchange_seconds_count{{{named}") == asked
+            assert pair.metric(f'jevproxy_backend_seconds_bucket{{le="+Inf",{named}') == asked
+            assert pair.metric('jevproxy_failures_total{kind="protocol"}') == turn + 1
+            assert pair.metric("jevproxy_in_flight") == 0
+            pid = serving(proxy.pid)
+            os.kill(pid, signal.SIGKILL)
+            wait_until(partial(has_no_files, tmp_path, pid), what="its files going")
+            wait_until(lambda: status_of(proxy.url, "/metrics") == 200, what="the next process")
+            files = {file.name.partition("_")[0] for file in tmp_path.glob("*_ended.db")}
+            assert files == {"counter", "histogram"}
+            assert len(list(tmp_path.glob("*.db"))) <= 5, (
+                "these two, and up to three of the process that serves"
+            )
+
+
+def test_counts_of_ended_processes_are_never_seen_twice_or_missing(tmp_path: Path) -> None:
+    """A reader asks all the time while processes end."""
+    clean = clean_environment({METRICS_DIRECTORY: str(tmp_path)})
+    count = "from jevproxy.observe import *; import io, sys, time; o = Observer(io.StringIO(), sys.argv[1]);"
+    count += "[o.finish(Record('GET', '/', 'i', 0.0, status=200)) for _ in range(100)]; print(os.getpid())"
+    pids = [
+        int(subprocess.check_output([sys.executable, "-c", count, tmp_path], env=clean, cwd=ROOT))
+        for _ in range(12)
+    ]
+    read = "from jevproxy.observe import *\nimport sys\no = Observer(shared=sys.argv[1])\nprint('on', flush=True)\n"
+    read += "while True:\n print([l for l in o.metrics().decode().splitlines() if 'requests_total{' in l], flush=True)"
+    with subprocess.Popen(
+        [sys.executable, "-c", read, tmp_path], env=clean, cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as reader:
+        assert reader.stdout
+        first = [reader.stdout.readline() for _ in range(3)]
+        for pid in pids:
+            retire(pid, str(tmp_path))
+        later = [reader.stdout.readline() for _ in range(20)]
+        reader.kill()
+        lines = {*first[1:], *later}
+    assert lines == {'[\'jevproxy_requests_total{route="other",status="200"} 1200.0\']\n'}
+    assert [file.name for file in tmp_path.glob("counter_*.db")] == ["counter_ended.db"]
 
 
 def test_stopping_leaves_no_files_of_its_own(tmp_path: Path) -> None:
