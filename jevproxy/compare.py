@@ -5,13 +5,13 @@ contract as bytes; must not know jevproxy's own modules, since it may stand in f
 """
 
 import argparse
-import http.client
 import json
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
+
+import requests
 
 TIMEOUT = 60.0
 NOUL = {"type": "noul", "instructions": "Does the buyer ask for a refund?"}
@@ -62,40 +62,52 @@ def cases(model: str) -> list[Case]:
     ]
 
 
-def send(url: str, case: Case, key: str | None) -> Answer:
-    """One request to a deployment's root `url`. Raises OSError or http.client.HTTPException if there is no answer."""
-    parts = urlsplit(url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.netloc, timeout=TIMEOUT)
+def session() -> requests.Session:
+    """requests as it is, but for the environment's proxies and credentials; it retries nothing.
+
+    Each request has a connection of its own, and asks for a body without a coding, so that bytes can be compared.
+    """
+    plain = requests.Session()
+    plain.trust_env = False
+    plain.headers.update({"Accept-Encoding": "identity", "Connection": "close"})
+    return plain
+
+
+def send(plain: requests.Session, url: str, case: Case, key: str | None) -> Answer:
+    """One request to a deployment's root `url`. Raises requests.RequestException if there is no answer."""
     fields = {"Content-Type": "application/json"} if case.body is not None else {}
     if key:
         fields["Authorization"] = f"Bearer {key}"
-    try:
-        connection.request(case.method, parts.path.rstrip("/") + case.path, case.body, fields)
-        answer = connection.getresponse()
-        return Answer(answer.status, answer.getheader("Content-Type"), answer.read())
-    finally:
-        connection.close()
+    answer = plain.request(
+        case.method,
+        url.rstrip("/") + case.path,
+        data=case.body,
+        headers=fields,
+        timeout=TIMEOUT,
+        allow_redirects=False,
+    )
+    return Answer(answer.status_code, answer.headers.get("Content-Type"), answer.content)
 
 
 def compare(
-    backend: str, frontend: str, requests: Iterable[Case], key: str | None = None
+    backend: str, frontend: str, asked: Iterable[Case], key: str | None = None
 ) -> list[tuple[Case, str]]:
     """Each case with the difference that it showed, empty where there was none."""
-    found = []
-    for case in requests:
-        try:
-            direct, proxied = send(backend, case, key), send(frontend, case, key)
-        except (OSError, http.client.HTTPException) as error:
-            found.append((case, f"no answer: {error}"))
-            continue
-        differing = [
-            f"{field} {getattr(direct, field)!r:.80} became {getattr(proxied, field)!r:.80}"
-            for field in ("status", "content_type", "body")
-            if getattr(direct, field) != getattr(proxied, field)
-        ]
-        found.append((case, "; ".join(differing)))
-    return found
+    results = []
+    with session() as plain:
+        for case in asked:
+            try:
+                direct, proxied = send(plain, backend, case, key), send(plain, frontend, case, key)
+            except requests.RequestException as error:
+                results.append((case, f"no answer: {error}"))
+                continue
+            differing = [
+                f"{field} {getattr(direct, field)!r:.80} became {getattr(proxied, field)!r:.80}"
+                for field in ("status", "content_type", "body")
+                if getattr(direct, field) != getattr(proxied, field)
+            ]
+            results.append((case, "; ".join(differing)))
+    return results
 
 
 def main(arguments: list[str] | None = None) -> int:
