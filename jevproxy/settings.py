@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 MIB = 1024 * 1024
 
 NAMED_ROUTES = {
-    "decisions": ("POST /v1/systemone", "GET /v1/models"),
+    "decisions": ("POST /v1/systemone", "GET /v1/models", "GET /playground", "GET /playground/*"),
     "generation": (
         "POST /generate",
         "POST /v1/chat/completions",
@@ -24,6 +24,8 @@ NAMED_ROUTES = {
         "GET /v1/models",
     ),
 }
+# Answered from memory, so that no exchange of theirs has to wait for a slot.
+UNADMITTED = ("GET /v1/models", "GET /playground", "GET /playground/*")
 OWN_PATHS = ("/health", "/metrics")
 # prometheus-client's own variable; it looks for it when it is imported.
 METRICS_DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
@@ -133,7 +135,7 @@ def _routes(text: str) -> tuple[Route, ...]:
             # GET /v1/models is in both sets: with `generation`, its clients read its errors as well.
             openai = line not in NAMED_ROUTES["decisions"] or item == "generation"
             openai = openai or bool(found.get((method, path)) and found[method, path].openai)
-            found[method, path] = Route(method, path, openai, admitted=line != "GET /v1/models")
+            found[method, path] = Route(method, path, openai, admitted=line not in UNADMITTED)
     if not found:
         raise SettingsError("names no route")
     return tuple(found.values())

@@ -17,7 +17,7 @@ from .body import RequestBody
 from .headers import Fields
 from .transport import Outgoing, Received, Transport
 
-# GET /health and GET /v1/models are outside admission: room for theirs beside the admitted exchanges' connections.
+# Health, models and the playground are outside admission: room for theirs beside the admitted exchanges' connections.
 SPARE_CONNECTIONS = 64
 
 

@@ -37,6 +37,9 @@ WORKER_HEAD = """\
 WORKER_TAIL = """\
 # The instance's name sets the port (jevworker@8000). Do not set it here.
 #LAYA_PORT=8000
+
+# GET /playground is off: nginx would show the page to everybody. 1 serves it.
+LAYA_PLAYGROUND=0
 """
 
 
@@ -77,7 +80,7 @@ def accepted(knob: worker.settings.Knob) -> str:
 
 
 def worker_file() -> str:
-    knobs = [knob for knob in worker.settings.KNOBS if knob.variable != "LAYA_PORT"]
+    knobs = [knob for knob in worker.settings.KNOBS if knob.variable not in ("LAYA_PORT", "LAYA_PLAYGROUND")]
     blocks = (block(k.variable, k.default, k.meaning, accepted(k)) for k in knobs)
     return "\n".join([WORKER_HEAD, *blocks, WORKER_TAIL])
 

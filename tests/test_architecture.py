@@ -25,7 +25,7 @@ ORDER = {
         "answers", "layouts", "tensors", "linears", "encoders", "model", "folder", "sources", "encoder_config",
         "checkpoint", "graphs", "engine", "turns", "lane", "decide", "batch", "catalog", "loading", "serving", "notify",
         "observe", "refusals", "heads", "connections", "restarts", "incoming", "server", "parent", "body", "admission",
-        "openapi", "responses", "views", "app", "wsgi",
+        "openapi", "page", "responses", "views", "app", "wsgi",
     ],
 }  # fmt: skip
 BESIDE = {"gunicorn_conf", "__main__", "compare"}

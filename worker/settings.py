@@ -4,6 +4,7 @@ It knows the variables' names, defaults and accepted forms. It must not load, op
 value of the right form may still name a device or a directory that does not exist.
 """
 
+import ipaddress
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -55,11 +56,17 @@ class Settings:
     wire: str
     overflow: str
     limit_status: int
+    playground: bool | None
     api_key: str | None = field(repr=False)
     max_concurrent: int
     max_body_mb: float
     body_timeout: float
     log_level: str
+
+    @property
+    def shows_playground(self) -> bool:
+        """Whether GET /playground is served: as set, else where only this machine can ask."""
+        return _is_loopback(self.host) if self.playground is None else self.playground
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +146,13 @@ def _matching(pattern: str) -> Callable[[str], str]:
     return parse
 
 
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
 def _switch(text: str) -> bool:
     if text.lower() not in ("1", "0", "true", "false", "yes", "no", "on", "off"):
         raise ValueError
@@ -167,6 +181,10 @@ def _threads(text: str) -> int:
 def _omp_threads(text: str) -> int:
     # OpenMP takes a list, one number for each level of nested parallel regions; torch nests none.
     return _threads(text.partition(",")[0].strip())
+
+
+def _switch_or_blank(text: str) -> bool | None:
+    return _switch(text) if text else None
 
 
 def _status(text: str) -> int:
@@ -226,6 +244,9 @@ KNOBS = (
          "Text past the model's limit. truncate: cut it and say so in the answer. refuse: answer 400."),
     Knob("LAYA_LIMIT_STATUS", "limit_status", "400", _status, "400 or 422",
          "Status for counts out of range: 400 with a sentence, as the hosted service does, or 422 with a field list."),
+    Knob("LAYA_PLAYGROUND", "playground", "", _switch_or_blank, "1 or 0",
+         "1 serves GET /playground, a page to try questions in a browser.",
+         shown="1 where LAYA_HOST is a loopback address, else 0"),
     Knob("LAYA_API_KEY", "api_key", "", _key, "any text", "Bearer key that requests must carry.",
          shown="no key"),
     Knob("LAYA_MAX_CONCURRENT", "max_concurrent", "64", _whole(1, 10_000), "a whole number, 1 to 10000",

@@ -10,11 +10,11 @@ from typing import Any
 
 from flask import Response, g, request
 
-from worker import batch, document, observe, protocol
+from worker import batch, document, observe, page, protocol
 from worker.admission import Admission, Key
 from worker.body import Intake
 from worker.decide import Decision, Outcome, Policy, ServedModel, decide
-from worker.errors import ClientGone, MediaRefused, Typed
+from worker.errors import ClientGone, MediaRefused, NotFound, Typed
 from worker.openapi import describe
 from worker.responses import CLIENT_CLOSED, answer, cut
 from worker.server import incoming
@@ -45,6 +45,7 @@ class Views:
         self._admission = Admission(settings.max_concurrent, metrics)
         self._intake = Intake(int(settings.max_body_mb * (1 << 20)), settings.body_timeout)
         self._policy = Policy(settings.wire, settings.overflow == "refuse")
+        self._page = page.files() if settings.shows_playground else {}
 
     def routes(self) -> tuple[tuple[str, str, Any], ...]:
         """Method, path and view of every route."""
@@ -55,6 +56,7 @@ class Views:
             ("GET", "/health", self.health),
             ("GET", "/metrics", self.exposition),
             ("GET", "/openapi.json", self.openapi),
+            *(("GET", path, self.playground) for path in ("/playground", "/playground/<name>") if self._page),
         )
 
     def systemone(self) -> Response:
@@ -112,6 +114,15 @@ class Views:
 
     def openapi(self) -> Response:
         return answer(describe(self._settings))
+
+    def playground(self, name: str = page.INDEX) -> Response:
+        if name not in self._page:
+            raise NotFound("There is nothing at this path.")
+        file = self._page[name]
+        response = Response(file.body, content_type=file.media_type, headers=page.FIELDS)
+        response.set_etag(file.etag)
+        response.make_conditional(request)
+        return response
 
     def _authenticate(self) -> None:
         self._key.check(request.headers.get("Authorization", ""))

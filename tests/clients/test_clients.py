@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import subprocess
 import sys
@@ -10,25 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import ROOT, Program, clean_environment
+from tests.node import SDK, folder_with
+from tests.servers import Program, clean_environment
 
 HERE = Path(__file__).parent
-NODE_PACKAGE, NODE_VERSION = "@typesafe-ai/sdk", "0.6.0"
 
 
 @pytest.fixture(scope="session")
 def node_folder() -> Path:
-    """A folder with the official JS SDK in its node_modules; kept between runs, and made by one of them at a time."""
-    folder = ROOT / ".cache" / "node"
-    installed = folder / "node_modules" / NODE_PACKAGE / "package.json"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not installed.is_file() or json.loads(installed.read_text())["version"] != NODE_VERSION:
-            (folder / "package.json").write_text('{"private": true}\n')
-            command = ["npm", "install", "--no-audit", "--no-fund", f"{NODE_PACKAGE}@{NODE_VERSION}"]
-            subprocess.run(command, cwd=folder, check=True, timeout=600)
-    return folder
+    """A folder with the official JS SDK in its node_modules."""
+    return folder_with(*SDK)
 
 
 def report_of(command: list[str], settings: dict[str, str]) -> dict[str, dict[str, object]]:

@@ -17,6 +17,8 @@ def test_the_defaults() -> None:
     assert [(route.method, route.path) for route in settings.routes] == [
         ("POST", "/v1/systemone"),
         ("GET", "/v1/models"),
+        ("GET", "/playground"),
+        ("GET", "/playground/*"),
     ]
 
 
