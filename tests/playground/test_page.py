@@ -90,7 +90,9 @@ def test_it_is_there_for_this_machine_alone_where_nobody_says_else(
 
 
 def test_where_it_is_off_there_is_no_page() -> None:
-    from worker.app import Serving, create_app
+    from worker.app import create_app
+    from worker.observe import Metrics
+    from worker.serving import Serving
 
-    client = create_app(read({"LAYA_PLAYGROUND": "0"}), Serving()).test_client()
+    client = create_app(read({"LAYA_PLAYGROUND": "0"}), Serving(), Metrics()).test_client()
     assert client.get("/playground").status_code == client.get("/playground/dom.js").status_code == 404
