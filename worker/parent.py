@@ -2,7 +2,7 @@
 
 It knows gunicorn's Arbiter. It must not know routes, models, or what a serving process does. With `server`, which has
 the other process, it owns all use of gunicorn's insides. `ASSUMED` lists what it leans on, and
-tests/worker/test_gunicorn.py checks each line, by its name, against the installed gunicorn.
+tests/worker/test_gunicorn_contract.py checks each line, by its name, against the installed gunicorn.
 
 gunicorn starts a process again however it ended, at once and without end. Here one that dies before its models are
 warm ends the parent, so that a supervisor counts it, and a later crash starts another after growing pauses.

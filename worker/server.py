@@ -2,7 +2,7 @@
 
 It knows that class: its connections, main loop and threads. It must not know routes, Flask or models. With `parent`,
 which has the other process, it owns all use of gunicorn's insides. `ASSUMED` lists what it leans on, and
-tests/worker/test_gunicorn.py checks each line, by its name, against the installed gunicorn.
+tests/worker/test_gunicorn_contract.py checks each line, by its name, against the installed gunicorn.
 
 What gunicorn does otherwise, and why that is not enough here:
 - It reads a head on a blocking socket without a deadline, so that a few clients that send half a head would take

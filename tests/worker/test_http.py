@@ -249,15 +249,38 @@ def test_a_body_cut_short_is_never_taken_as_whole(jev: Program) -> None:
         (b"GET /health HTTP/1.1\r\nbad field\r\n\r\n", 400),
         (b"POST /v1/systemone HTTP/1.1\r\nContent-Length: +5\r\n\r\nhello", 400),
         (b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\n\r\n", 414),
+        (b"a" * 9000, 414),
         (b"GET /health HTTP/1.1\r\nx: " + b"a" * 9000 + b"\r\n\r\n", 431),
+        (b"GET /health HTTP/1.1\r\n" + b"x: y\r\n" * 140_000, 431),
+        (b"GET /health HTTP/1.1\r\nExpect: 200-ok\r\n\r\n", 417),
     ],
 )
-def test_what_is_no_request_is_refused_in_json(jev: Program, sent: bytes, status: int) -> None:
+def test_what_is_no_request_is_refused_in_json(
+    jev: Program, client: Client, sent: bytes, status: int
+) -> None:
+    before = metric(client, "laya_requests_total", f'{{route="other",status="{status}"}}')
     with Caller(jev.url).send(sent) as caller:
         reply = caller.reply()
         assert (reply.status, reply.whole, reply.value("content-type")) == (status, True, "application/json")
         assert reply.error_type == "invalid_request"
         assert caller.at_end()
+    assert metric(client, "laya_requests_total", f'{{route="other",status="{status}"}}') == before + 1
+
+
+def test_a_malformed_request_is_logged_with_its_clients_id(jev: Program) -> None:
+    sent = b"PUT /v1/systemone?key=secret HTTP/1.1\r\nX-Request-Id: mal-formed-1\r\nbad field\r\n\r\n"
+    with Caller(jev.url).send(sent) as caller:
+        reply = caller.reply()
+    assert reply.value("x-request-id") == reply.value("x-typesafe-request-id") == "mal-formed-1"
+
+    def logged() -> list[str]:
+        return [line for line in jev.lines() if "mal-formed-1" in line]
+
+    wait_until(lambda: bool(logged()), what="the line of the refused request")
+    (line,) = map(json.loads, logged())
+    assert (line["method"], line["path"], line["status"], line["bytes"]) == (
+        "PUT", "/v1/systemone", 400, len(reply.body),
+    )  # fmt: skip
 
 
 def metric(client: Client, name: str, label: str = "") -> float:
