@@ -50,6 +50,22 @@ def test_the_settings_tables_are_the_code(prefix: str, rows: list[str]) -> None:
     assert shown == rows, "write it anew: python -m tests.tables"
 
 
+def test_companions_of_longer_times_are_what_is_shipped() -> None:
+    """Every number in the section's table is the default of what stands before it, and each is above its time."""
+    section = TEXTS["docs/settings.md"].partition("### Longer times")[2].partition("## worker")[0]
+    shown = dict(re.findall(r"([A-Z_]{5,}|TimeoutStopSec|proxy_read_timeout)[^|(]*?\((\d+)\)", section))
+    defaults = {knob.variable: knob.default for knob in jevproxy.settings.KNOBS}
+    for variable in ("OMNI_JEV_TIMEOUT", "OMNI_JEV_STREAM_IDLE", "OMNI_JEV_DRAIN"):
+        assert shown[variable] == defaults[variable]
+    unit = (ROOT / "deploy/systemd/jevproxy.service").read_text()
+    assert f"\nTimeoutStopSec={shown['TimeoutStopSec']}\n" in unit
+    for site in ("jevproxy", "jevworkers"):
+        text = (ROOT / f"deploy/nginx/{site}.conf").read_text()
+        waits = re.findall(r"proxy_(?:read|send)_timeout (\d+)s;", text)
+        assert waits == [shown["proxy_read_timeout"]] * 2, site
+    assert int(shown["OMNI_JEV_TIMEOUT"]) < int(shown["OMNI_JEV_DRAIN"]) < int(shown["TimeoutStopSec"])
+
+
 @pytest.mark.parametrize("name", TEXTS)
 def test_variables_that_are_named_exist(name: str) -> None:
     known = {knob.variable for knob in (*jevproxy.settings.KNOBS, *worker.settings.KNOBS)}
