@@ -53,12 +53,12 @@ class Tally:
 
 
 @contextmanager
-def load(url: str, clients: int) -> Iterator[Tally]:
-    """Asks from `clients` threads, each request on a new connection, until the block ends."""
+def load(url: str, clients: int, pause: float = 0.0) -> Iterator[Tally]:
+    """Asks from `clients` threads, each request on a new connection, `pause` seconds apart, until the block ends."""
     tally, stop = Tally(), threading.Event()
 
     def client() -> None:
-        while not stop.is_set():
+        while not stop.wait(pause):
             try:
                 status, _, body = decide(url)
                 tally.add(status, body[:200].decode(errors="replace"))

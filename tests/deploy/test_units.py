@@ -141,7 +141,7 @@ def test_systemd_is_told_when_jevproxy_serves_and_when_it_drains(told: socket.so
 def test_a_setting_that_is_refused_is_not_tried_again(command: list[str], told: socket.socket) -> None:
     """The exit status that both units take for final, and the sentence as the unit's status."""
     for unit in ("jevproxy.service", "jevworker@.service"):
-        assert "\nRestartPreventExitStatus=78\n" in (UNITS / unit).read_text()
+        assert "\nRestartPreventExitStatus=78 2\n" in (UNITS / unit).read_text()
     settings = {"OMNI_JEV_TIMEOUT": "soon", "NOTIFY_SOCKET": told.getsockname()}
     done = subprocess.run(
         command, cwd=ROOT, env=clean_environment(settings), stderr=subprocess.PIPE, text=True
