@@ -18,6 +18,9 @@ ETC = "etc/jevproxy"
 # The sources of a release. The rest of the clone (tests, deploy) is not installed.
 PACKAGE = ("jevproxy", "worker", "setup.cfg", "pyproject.toml", "README.md", "LICENSE")
 
+# What deploy/install --timeout writes beside the units: jevproxy's and the workers'.
+DROP_INS = tuple(f"etc/systemd/system/{unit}.service.d/timeout.conf" for unit in ("jevproxy", "jevworker@"))
+
 
 @dataclass(frozen=True)
 class File:

@@ -9,7 +9,7 @@ from typing import Any
 
 from .gunicorn_seam import end_at_second_signal, install, post_fork, pre_fork  # noqa: F401
 from .notify import refuse, status
-from .settings import METRICS_DIRECTORY, SettingsError, load, metrics_directory
+from .settings import METRICS_DIRECTORY, SettingsError, conflicts, load, metrics_directory
 
 # gunicorn reads its settings off this file as it is loaded, so what they depend on is read here and not in a hook.
 try:
@@ -54,6 +54,8 @@ def when_ready(server: Any) -> None:
     end_at_second_signal(
         server, lambda: status(f"draining: what is in flight has {_settings.drain:g} seconds")
     )
+    for conflict in conflicts(_settings):
+        server.log.warning(conflict)
     status(f"ready, forwards to {_settings.backend_url}")
 
 

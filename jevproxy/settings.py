@@ -258,6 +258,22 @@ def from_environ(environ: Mapping[str, str]) -> Settings:
     return Settings(**values)
 
 
+def conflicts(settings: Settings) -> list[str]:
+    """Settings that are each right and do not fit together: one line for each."""
+    found = []
+    if settings.drain < settings.timeout:
+        found.append(
+            f"OMNI_JEV_DRAIN ({settings.drain:g}) is below OMNI_JEV_TIMEOUT ({settings.timeout:g}): "
+            "a stop cuts exchanges that still have time"
+        )
+    if settings.stream_timeout < settings.stream_idle:
+        found.append(
+            f"OMNI_JEV_STREAM_TIMEOUT ({settings.stream_timeout:g}) is below OMNI_JEV_STREAM_IDLE "
+            f"({settings.stream_idle:g}): a silent stream ends earlier than that"
+        )
+    return found
+
+
 def load() -> Settings:
     """Settings of this process's environment."""
     return from_environ(os.environ)

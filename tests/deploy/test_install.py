@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from jevproxy.settings import conflicts, from_environ
 from tests.servers import ROOT, Program, clean_environment, free_port, status_of
 
 
@@ -128,3 +130,81 @@ def test_the_worker_runs_from_its_release(tmp_path: Path) -> None:
     settings = {"LAYA_PORT": str(port), "PATH": os.environ["PATH"]}
     with Program(command, settings, url=url, ready=lambda: status_of(url) == 200, cwd=Path("/")) as program:
         assert program.stop() == 0
+
+
+def in_file(file: Path, pattern: str) -> list[int]:
+    return [int(found) for found in re.findall(pattern, file.read_text(), re.M)]
+
+
+def test_one_time_is_written_wherever_it_must_follow(tmp_path: Path) -> None:
+    """Every wait is longer than the one behind it, in files that an operator has changed too."""
+    clone, prefix = copy_of_the_clone(tmp_path / "clone"), tmp_path / "host"
+    sys.path.insert(0, str(ROOT / "deploy"))
+    import places
+    import timeouts
+
+    laid = {file.place: file.text for file in places.files(prefix, "all")}
+    same = {file.place: file.text for file in timeouts.timed(prefix, "all", 60)}
+    for place in places.DROP_INS:
+        del same[place]
+    for place, text in same.items():
+        if not place.endswith(".env"):
+            assert text == laid[place], "the shipped files have the times of 60 seconds"
+
+    here = ["--part", "proxy", "--prefix", prefix]
+    run(clone, "install", *here)
+    env, units = prefix / "etc/jevproxy/jevproxy.env", prefix / "etc/systemd/system"
+    sites = [prefix / f"etc/nginx/sites-available/{name}.conf" for name in ("jevproxy", "jevworkers")]
+    env.write_text("# mine\nOMNI_JEV_BACKEND_URL=http://127.0.0.1:7000\nOMNI_JEV_TIMEOUT=7\n")
+    sites[0].write_text("# mine\n" + sites[0].read_text())
+    words = run(clone, "install", "--timeout", 700, *here)
+    assert "nginx -s reload" in words
+
+    given = dict(line.split("=") for line in env.read_text().splitlines() if not line.startswith("#"))
+    settings = from_environ(given)
+    assert (settings.timeout, settings.stream_idle, settings.backend_url) == (
+        700,
+        700,
+        "http://127.0.0.1:7000",
+    )
+    assert env.read_text().startswith("# mine\n") and env.stat().st_mode & 0o777 == 0o600
+    assert conflicts(settings) == []
+    for site in sites:
+        waits = in_file(site, r"^ *proxy_(?:read|send)_timeout (\d+)s;")
+        assert len(waits) == 2 and min(waits) > settings.timeout
+    assert sites[0].read_text().startswith("# mine\n")
+    (stop,) = in_file(units / "jevproxy.service.d/timeout.conf", r"^TimeoutStopSec=(\d+)$")
+    assert stop > settings.drain > settings.timeout
+    laid_again = tree(prefix)
+    assert "wrote" not in run(clone, "install", *here), "a later installation leaves the times"
+    assert {path: laid_again[path] for path in laid_again} == {
+        path: text for path, text in tree(prefix).items() if path in laid_again
+    }
+
+    run(clone, "uninstall", "--purge", "--prefix", prefix)
+    assert not tree(prefix) and not (units / "jevproxy.service.d").exists()
+
+
+def test_the_worker_gets_as_long_to_stop(tmp_path: Path) -> None:
+    sys.path.insert(0, str(ROOT / "deploy"))
+    import timeouts
+
+    (drop_in,) = timeouts.timed(tmp_path, "worker", 120)
+    assert (
+        "GUNICORN_CMD_ARGS=--graceful-timeout=120\n" in drop_in.text
+        and "TimeoutStopSec=140\n" in drop_in.text
+    )
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "1.5", "soon", "100000"])
+def test_a_time_that_makes_no_sense_is_refused(given: str, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="takes whole seconds"):
+        run(ROOT, "install", f"--timeout={given}", "--dry-run", "--prefix", tmp_path)
+
+
+def test_a_site_without_the_directive_is_named(tmp_path: Path) -> None:
+    site = tmp_path / "etc/nginx/sites-available/jevproxy.conf"
+    site.parent.mkdir(parents=True)
+    site.write_text("server { }\n")
+    with pytest.raises(AssertionError, match="proxy_send_timeout 135s;"):
+        run(ROOT, "install", "--timeout=120", "--dry-run", "--part", "proxy", "--prefix", tmp_path)

@@ -292,3 +292,26 @@ def test_stopping_leaves_no_files_of_its_own(tmp_path: Path) -> None:
         wait_until(lambda: proxy.output().count("Booting worker") == 2, what="the new worker")
         assert proxy.stop() == 0
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "warned"),
+    [
+        ({}, []),
+        ({"OMNI_JEV_TIMEOUT": "65"}, []),
+        ({"OMNI_JEV_TIMEOUT": "120"}, ["OMNI_JEV_DRAIN (65) is below OMNI_JEV_TIMEOUT (120)"]),
+        (
+            {"OMNI_JEV_DRAIN": "30", "OMNI_JEV_STREAM_IDLE": "700"},
+            [
+                "OMNI_JEV_DRAIN (30) is below OMNI_JEV_TIMEOUT (60)",
+                "OMNI_JEV_STREAM_TIMEOUT (600) is below OMNI_JEV_STREAM_IDLE (700)",
+            ],
+        ),
+    ],
+)
+def test_settings_that_do_not_fit_together_are_told_at_start(
+    settings: dict[str, str], warned: list[str]
+) -> None:
+    with start_jevproxy("http://127.0.0.1:1", **settings) as proxy:
+        told = [line.partition("[WARNING] ")[2] for line in proxy.lines() if "[WARNING]" in line]
+    assert [line.partition(":")[0] for line in told] == warned
