@@ -1,3 +1,1 @@
 """A model-independent HTTP frontend for System One decision models: it forwards bytes and knows no model."""
-
-__version__ = "0.1.0"

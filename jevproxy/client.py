@@ -48,7 +48,7 @@ class Client:
         """
         if hasattr(self._incoming.socket, "context"):
             return None
-        return Watch(self._incoming.socket, lambda found: None if found else leave())
+        return Watch(self._incoming.socket, lambda data: None if data else leave())
 
     def sends_much(self) -> bool:
         """Whether the request's body, if nobody reads it, is so long that its connection had better end.

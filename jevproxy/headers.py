@@ -54,9 +54,9 @@ def to_backend(fields: Sequence[tuple[str, str]], request_id: str) -> Fields:
     Content-Length is among them if the client sent one. Transfer-Encoding is not: the caller frames the body.
     """
     dropped = _dropped(fields, _NOT_SENT)
-    kept = [(_spelled(name), value) for name, value in fields if name.lower() not in dropped]
-    kept.append(("X-Request-Id", request_id))
-    return kept
+    crossing = [(_spelled(name), value) for name, value in fields if name.lower() not in dropped]
+    crossing.append(("X-Request-Id", request_id))
+    return crossing
 
 
 def to_client(fields: Sequence[tuple[str, str]], request_id: str) -> Fields:
@@ -67,17 +67,17 @@ def to_client(fields: Sequence[tuple[str, str]], request_id: str) -> Fields:
     dropped = _dropped(fields, HOP_BY_HOP)
     if is_chunked(fields):
         dropped = dropped | {"content-length"}
-    kept = []
+    crossing = []
     named = False
     for name, value in fields:
         lowered = name.lower()
         if lowered in dropped:
             continue
         named = named or lowered == "x-request-id"
-        kept.append((name, value))
+        crossing.append((name, value))
     if not named:
-        kept.append(("X-Request-Id", request_id))
-    return kept
+        crossing.append(("X-Request-Id", request_id))
+    return crossing
 
 
 def content_length(fields: Iterable[tuple[str, str]]) -> int | None:

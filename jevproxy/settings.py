@@ -120,7 +120,7 @@ def _backend_url(text: str) -> str:
 
 
 def _routes(text: str) -> tuple[Route, ...]:
-    found: dict[tuple[str, str], Route] = {}
+    routes: dict[tuple[str, str], Route] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
         for line in NAMED_ROUTES.get(item, (item,)):
             method, _, path = line.partition(" ")
@@ -134,11 +134,11 @@ def _routes(text: str) -> tuple[Route, ...]:
                 )
             # GET /v1/models is in both sets: with `generation`, its clients read its errors as well.
             openai = line not in NAMED_ROUTES["decisions"] or item == "generation"
-            openai = openai or bool(found.get((method, path)) and found[method, path].openai)
-            found[method, path] = Route(method, path, openai, admitted=line not in UNADMITTED)
-    if not found:
+            openai = openai or bool(routes.get((method, path)) and routes[method, path].openai)
+            routes[method, path] = Route(method, path, openai, admitted=line not in UNADMITTED)
+    if not routes:
         raise SettingsError("names no route")
-    return tuple(found.values())
+    return tuple(routes.values())
 
 
 def _origins(text: str) -> tuple[str, ...]:

@@ -27,10 +27,10 @@ class Watch:
         self._watcher.start(self._wake)
 
     def _wake(self) -> None:
-        found = peek(self._socket)
-        if found is not None:
+        data = peek(self._socket)
+        if data is not None:
             self.stop()
-            self._readable(found)
+            self._readable(data)
 
     def stop(self) -> None:
         watcher, self._watcher = self._watcher, None

@@ -59,5 +59,5 @@ def glance(data: bytes) -> Glance:
     lines = bytes(data).partition(b"\r\n\r\n")[0].removeprefix(b"\r\n").split(b"\r\n")
     first = REQUEST_LINE.fullmatch(lines[0])
     method, path = (part.decode("ascii") for part in first.groups()) if first else ("-", "-")
-    ids = [found[1].decode("ascii") for line in lines[1:] if (found := REQUEST_ID.fullmatch(line))]
+    ids = [match[1].decode("ascii") for line in lines[1:] if (match := REQUEST_ID.fullmatch(line))]
     return Glance(method, path, ids[0] if len(ids) == 1 else "")

@@ -44,9 +44,9 @@ class PageFile:
 
 def files(folder: Path = FOLDER) -> Mapping[str, PageFile]:
     """Every file of the page by name. Read once, at start: what is not among them cannot be asked for."""
-    found = {}
+    by_name = {}
     for path in sorted(folder.iterdir()):
         if path.suffix in TYPES:
             body = path.read_bytes()
-            found[path.name] = PageFile(body, TYPES[path.suffix], hashlib.sha256(body).hexdigest()[:32])
-    return found
+            by_name[path.name] = PageFile(body, TYPES[path.suffix], hashlib.sha256(body).hexdigest()[:32])
+    return by_name

@@ -120,12 +120,12 @@ class Parent:
         """gunicorn's hook for a process that ended does not say how it ended; ask the kernel before gunicorn does."""
         for pid in list(server.WORKERS):
             try:
-                found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 continue
-            if found:
-                by_signal = found.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
-                self._ends[pid] = End(signal=found.si_status) if by_signal else End(status=found.si_status)
+            if ended:
+                by_signal = ended.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
+                self._ends[pid] = End(signal=ended.si_status) if by_signal else End(status=ended.si_status)
         self._reap()
 
     def child_exit(self, server: Any, worker: Worker) -> None:

@@ -133,9 +133,9 @@ def tokenize_question(tokenizer: Tokenizer, question: Question, texts: Sequence[
         tokens_per_option = max(MIN_OPTION_TOKENS, shared // max(1, len(options)))
         options = [option[:tokens_per_option] for option in options]
         budget = tokenizer.prompt_max_len - sum(map(len, options))
-    kept = instructions[: max(MIN_INSTRUCTION_TOKENS, budget)]
+    fitting = instructions[: max(MIN_INSTRUCTION_TOKENS, budget)]
 
-    token_ids = [tokenizer.cls, *kept, tokenizer.sep]
+    token_ids = [tokenizer.cls, *fitting, tokenizer.sep]
     markers = []
     for option in options:
         markers.append(len(token_ids))
@@ -148,7 +148,7 @@ def tokenize_question(tokenizer: Tokenizer, question: Question, texts: Sequence[
         token_ids=tuple(token_ids),
         markers=tuple(markers),
         question_type=QUESTION_TYPES.index(question.type),
-        instruction_tokens_dropped=len(instructions) - len(kept),
+        instruction_tokens_dropped=len(instructions) - len(fitting),
         options_cut=tuple(i for i, ids in enumerate(whole) if len(ids) + 1 > len(options[i])),
         tokens_per_option=tokens_per_option,
         distinct_options=len(indices),
@@ -176,9 +176,9 @@ def build_row(
         )
     room = max(0, tokenizer.max_len - len(prompt.token_ids) - 1)
     ids = state.token_ids
-    kept = ids[max(0, len(ids) - room) :] if state.keep_end else ids[:room]
-    token_ids = (*prompt.token_ids, *kept, tokenizer.sep)[: tokenizer.max_len]
-    return Row(token_ids, prompt.markers, prompt.question_type), len(kept)
+    fitting = ids[max(0, len(ids) - room) :] if state.keep_end else ids[:room]
+    token_ids = (*prompt.token_ids, *fitting, tokenizer.sep)[: tokenizer.max_len]
+    return Row(token_ids, prompt.markers, prompt.question_type), len(fitting)
 
 
 def _described(name: str, value: Any) -> str:

@@ -205,8 +205,8 @@ class Worker(ThreadWorker):
 
 def bound(address: Any) -> socket.socket:
     """A socket with the address, as gunicorn makes them, that does not listen yet."""
-    found = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    found.bind(address)
-    return found
+    sock = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.bind(address)
+    return sock
