@@ -11,8 +11,14 @@ KEPT = {
     "/etc/systemd/system/jevproxy.service.d/own.conf", "/var/lib/private/jevworker", "/var/lib/jevworker",
     "/var/log/nginx/jevproxy.log",
 }  # fmt: skip
-# systemd's times, what apt's own timers fetch, and nginx's log of itself.
-DEBIANS = ("/var/lib/systemd/", "/var/lib/apt/", "/var/cache/apt/", "/var/log/nginx/error.log")
+# systemd's times, what apt's own timers fetch, and nginx's logs of itself.
+DEBIANS = (
+    "/var/lib/systemd/",
+    "/var/lib/apt/",
+    "/var/cache/apt/",
+    "/var/log/nginx/access.log",
+    "/var/log/nginx/error.log",
+)
 KEPT |= {ETC, f"{ETC}/tls", "/etc/systemd/system/jevproxy.service.d"}
 
 
