@@ -360,7 +360,9 @@ def test_a_death_before_the_models_are_warm_ends_the_worker(
 ) -> None:
     """A stand-in for torch dies as it is imported, as it would for want of memory. Nothing starts again."""
     (tmp_path / "torch").mkdir()
-    (tmp_path / "torch" / "__init__.py").write_text(f"import os\n{death}\n")
+    # A signal to the process may reach another thread first: this one must not go on meanwhile.
+    text = f"import os, threading\n{death}\nthreading.Event().wait(60)\n"
+    (tmp_path / "torch" / "__init__.py").write_text(text)
     settings = {
         "LAYA_PORT": str(free_port()),
         "LAYA_LISTEN": listen,
