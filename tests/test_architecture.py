@@ -25,7 +25,9 @@ ORDER = {
         "answers", "layouts", "tensors", "linears", "encoders", "model", "folder", "sources", "encoder_config",
         "checkpoint", "graphs", "engine", "turns", "lane", "decide", "batch", "catalog", "loading", "serving", "notify",
         "observe", "refusals", "heads", "connections", "restarts", "incoming", "server", "parent", "body", "admission",
-        "openapi", "page", "responses", "views", "app", "wsgi",
+        "openapi", "page", "responses", "views", "app", "wsgi", "remote", "files", "cli", "files.records",
+        "files.answered", "files.deciders", "files.table", "files.output", "files.progress", "files.job",
+        "files.preview", "files.command",
     ],
 }  # fmt: skip
 BESIDE = {"gunicorn_conf", "__main__", "compare"}
@@ -47,8 +49,9 @@ ONLY = {
     "huggingface_hub": {"worker.sources"},
     "flask": {"jevproxy.app", "worker.app", "worker.responses", "worker.views"},
     "flask_cors": {"jevproxy.cors"},
-    "requests": {"jevproxy.upstream", "jevproxy.compare"},
+    "requests": {"jevproxy.upstream", "worker.remote", "jevproxy.compare"},
     "urllib3": {"jevproxy.connections"},
+    "pyarrow": {"worker.files.records", "worker.files.table", "worker.files.output"},
     "gunicorn": {"jevproxy.gunicorn_seam", "jevproxy.notify"} | {"worker.server", "worker.parent"},
 }
 ENVIRONMENT = {"jevproxy.settings", "worker.settings"}
@@ -136,8 +139,10 @@ def test_only_declared_packages_are_imported() -> None:
         "torch",
         "transformers",
         "zstandard",
+        "pyarrow",
+        "tqdm",
     }
-    with_them = {"werkzeug", "tokenizers", "safetensors", "huggingface_hub", "numpy", "tqdm"}
+    with_them = {"werkzeug", "tokenizers", "safetensors", "huggingface_hub", "numpy"}
     known = declared | with_them | set(ORDER) | set(sys.stdlib_module_names)
     for path in FILES:
         assert {name.split(".")[0] for name in imports(path)} <= known, path

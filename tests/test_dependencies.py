@@ -16,7 +16,11 @@ def declared() -> dict[str, str]:
     """Lower bound of every run-time dependency, by name."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
-    lines = setup["options"]["install_requires"] + setup["options.extras_require"]["worker"]
+    lines = (
+        setup["options"]["install_requires"]
+        + setup["options.extras_require"]["worker"]
+        + setup["options.extras_require"]["files"]
+    )
     pairs = (
         re.match(r"([\w-]+)(?:\[\w+\])?>=([\w.]+),<", line.strip())
         for line in lines.splitlines()
@@ -47,7 +51,11 @@ def test_what_runs_once_imports_no_dependency() -> None:
 def test_every_dependency_has_both_bounds() -> None:
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
-    lines = setup["options"]["install_requires"] + setup["options.extras_require"]["worker"]
+    lines = (
+        setup["options"]["install_requires"]
+        + setup["options.extras_require"]["worker"]
+        + setup["options.extras_require"]["files"]
+    )
     assert len(declared()) == len([line for line in lines.splitlines() if line.strip()])
 
 

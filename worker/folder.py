@@ -5,7 +5,7 @@ a checkpoint's folder: it may be a read-only cache that others share.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import file_digest, sha256
 from pathlib import Path
@@ -135,8 +135,12 @@ def read_tokenizer(folder: Path, config: Config) -> tuple[Tokenizer, int]:
     def encode(text: str) -> list[int]:
         return tokenizer.encode(text, add_special_tokens=False).ids
 
+    def decode(ids: Sequence[int]) -> str:
+        return tokenizer.decode(list(ids), skip_special_tokens=False)
+
     made = Tokenizer(
         encode=encode,
+        decode=decode,
         cls=id_of("cls_token"),
         sep=id_of("sep_token"),
         mask=id_of("mask_token"),

@@ -49,11 +49,13 @@ class Logits:
 class Tokenizer:
     """How a checkpoint turns text into ids, and its budgets in tokens.
 
-    `encode` adds and cuts nothing, and may be called by many threads at once. `mask_text`: the mask token as text.
-    `max_len`: of a row. `prompt_max_len`: of its instructions and options (`head_max_len` in a checkpoint's config).
+    `encode` adds and cuts nothing, `decode` shows ids as text; many threads may call both at once.
+    `mask_text`: the mask token as text. `max_len`: of a row. `prompt_max_len`: of its instructions and options
+    (`head_max_len` in a checkpoint's config).
     """
 
     encode: Callable[[str], list[int]]
+    decode: Callable[[Sequence[int]], str]
     cls: int
     sep: int
     mask: int

@@ -3,6 +3,7 @@
 It knows how the process starts, loads and ends. It must not know requests or gunicorn.
 """
 
+import argparse
 import gc
 import logging
 import os
@@ -32,6 +33,17 @@ def main() -> None:
         notify.failed(failed)
         sys.exit(failed.exit_status)
     parent.run("worker.gunicorn_conf", "worker.wsgi")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Serving has no options: its settings are environment variables."""
+    parser.epilog = "The settings are environment variables; docs/settings.md lists them."
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serves until it is told to stop."""
+    main()
+    return 0
 
 
 def build(settings: Settings) -> Any:
