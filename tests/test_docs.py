@@ -101,7 +101,7 @@ def test_no_path_of_one_machine_is_named(name: str) -> None:
 
 def test_the_architecture_page_has_every_module_and_dependency() -> None:
     page = TEXTS["docs/architecture.md"]
-    listed = re.findall(r"^\| `(\w+)` \|", page, re.M)
+    listed = re.findall(r"^\| `([\w.]+)` \|", page, re.M)
     assert listed == [module for order in ORDER.values() for module in order]
     for name in declared():
         assert re.search(rf"^\| {name} \|", page, re.M | re.I), name

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -121,12 +123,21 @@ def test_a_worker_is_killed_while_it_loads(host: Host) -> None:
     lib.mkdir(parents=True, exist_ok=True)
     (lib / "__init__.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
     service = "Environment=PYTHONPATH=/srv/killer\nRestartSec=100ms"
-    with host.spare(unit="StartLimitBurst=2", service=service) as unit:
+    with removed(lib.parent), host.spare(unit="StartLimitBurst=2", service=service) as unit:
         assert host.machine.call("systemctl", "start", unit).returncode != 0
         wait_until(lambda: host.machine.state(unit) == "failed", 120, "the unit giving up")
         assert result(host, unit)[2] == "137"
         assert "SIGKILL" in host.machine.show(unit, "StatusText")
         assert "memory" in host.machine.show(unit, "StatusText")
+
+
+@contextmanager
+def removed(folder: Path) -> Iterator[None]:
+    """A folder of the test's own goes with the block."""
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder)
 
 
 @contextmanager
