@@ -7,6 +7,7 @@ named in `LEANS_ON`; tests/jevproxy/test_gunicorn_contract.py checks each line o
 
 import errno
 import os
+import re
 import signal
 import socket
 import sys
@@ -19,6 +20,7 @@ from gevent import getcurrent
 from gunicorn.http import wsgi
 from gunicorn.http.body import ChunkedReader
 from gunicorn.http.errors import NoMoreData, ParseException
+from gunicorn.http.unreader import SocketUnreader
 
 from .errors import BadRequest, ClientGone, Interrupted
 from .headers import Fields
@@ -41,6 +43,7 @@ LEANS_ON = {
     "reset": ("workers.base_async:AsyncWorker.handle", "closes without a word on an OSError of ECONNRESET"),
     "closes last": ("workers.base_async:AsyncWorker.handle_request", "closes the answer while its exception is raised"),
     "refusals": ("workers.base_async:AsyncWorker.handle", "calls `handle_error` for all other exceptions, then closes"),
+    "reads": ("http.unreader:SocketUnreader.chunk", "gives what one read of the socket brought"),
     "keep-alive": ("workers.base_async:AsyncWorker.handle", "holds `timeout_ctx()` just while it awaits a request"),
     "connections": ("workers.ggevent:GeventWorker.run", "calls the worker's own `handle` for each connection"),
     "stopping": ("workers.base:Worker.handle_exit", "makes `alive` false, on SIGTERM"),
@@ -53,6 +56,7 @@ LEANS_ON = {
 
 # A read of this size keeps a process flat under a 100 MB upload, and costs about one system call per 64 KiB.
 PIECE = 64 * 1024
+_ID_LINE = re.compile(rb"^x-request-id:[ \t]*([!-~]+)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
 CUT_SHORT = "The request body was cut short."
 # Once stopping, an idle connection is given this long to send a request and be told to close; then it is closed.
 IDLE_GRACE = 2.0
@@ -229,7 +233,13 @@ def install(worker: Any, refuse: Refuse) -> None:
     wsgi.Response = partial(Response, worker)
     idle: set[socket.socket] = set()
     sockets: dict[Any, socket.socket] = {}
+    received: dict[Any, bytes] = {}
     handle = worker.handle
+    chunk = SocketUnreader.chunk
+
+    def chunk_kept(unreader: Any, *size: Any) -> bytes:
+        data = received[getcurrent()] = chunk(unreader, *size)
+        return data
 
     def handle_tracked(listener: Any, client: socket.socket, address: Any) -> None:
         sockets[getcurrent()] = client
@@ -237,20 +247,28 @@ def install(worker: Any, refuse: Refuse) -> None:
             handle(listener, client, address)
         finally:
             del sockets[getcurrent()]
+            received.pop(getcurrent(), None)
 
     def handle_error(request: Any, client: socket.socket, address: Any, error: BaseException) -> None:
         if not isinstance(error, ParseException):
             worker.log.error("A request failed outside the application.", exc_info=error)
-        if request is None:  # it could not be read
-            refuse("-", "-", [], error, client.sendall)
+        if request is None:  # it could not be read: of its fields, only the id counts
+            refuse("-", "-", id_in(received.get(getcurrent(), b"")), error, client.sendall)
         else:
             refuse(request.method, request.path, request.headers, error, client.sendall)
         linger(client)
 
+    SocketUnreader.chunk = chunk_kept
     worker.handle = handle_tracked
     worker.handle_error = handle_error
     worker.timeout_ctx = lambda: _Waiting(worker.cfg.keepalive, sockets[getcurrent()], idle)
     gevent.spawn(_close_idle, worker, idle)
+
+
+def id_in(data: bytes) -> Fields:
+    """The x-request-id field of a head that may be malformed, if exactly one line of `data` is such a field."""
+    values = [match[1].decode("latin-1") for match in _ID_LINE.finditer(data.partition(b"\r\n\r\n")[0])]
+    return [("X-Request-Id", values[0])] if len(values) == 1 else []
 
 
 def _close_idle(worker: Any, idle: set[socket.socket]) -> None:

@@ -28,6 +28,7 @@ from gunicorn.http import wsgi
 from gunicorn.http.body import ChunkedReader, LengthReader
 from gunicorn.http.errors import NoMoreData, ParseException
 from gunicorn.http.parser import RequestParser
+from gunicorn.http.unreader import SocketUnreader
 from gunicorn.systemd import sd_notify
 from gunicorn.workers.ggevent import GeventWorker
 
@@ -78,6 +79,7 @@ class Served:
 
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    monkeypatch.setattr(SocketUnreader, "chunk", SocketUnreader.chunk)
     monkeypatch.setattr(wsgi, "Response", wsgi.Response)  # what a check puts there goes with it
     one = Served(tmp_path)
     yield one
@@ -288,6 +290,14 @@ def _(served: Served) -> None:
     (early, late) = refused
     assert early[:3] == (None, socket.socket, ADDRESS) and issubclass(early[3], ParseException)
     assert late == ("/x", socket.socket, ADDRESS, LookupError)
+
+
+@check("reads")
+def _() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(b"GET")
+        assert SocketUnreader(ours).chunk() == b"GET"
 
 
 @check("keep-alive")

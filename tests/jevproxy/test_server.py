@@ -83,6 +83,21 @@ def test_ambiguous_framing_is_400_and_close_and_the_backend_sees_no_second_reque
     assert pair.backend.of(f"x-marker: smuggled.{name}.") == []
 
 
+def test_a_refused_request_keeps_its_id_where_that_is_legible(pair: Pair) -> None:
+    with pair.caller() as caller:
+        reply = caller.ask(b"GET /v1/models HTTP/1.1\r\nX-Request-ID: mine-7\r\nbad\r\n\r\n", "GET")
+    assert (reply.status, reply.value("x-request-id")) == (400, "mine-7")
+    assert pair.logged("mine-7")["status"] == 400
+    for unfit in (
+        b"X-Request-Id: one\r\nX-Request-Id: two",
+        b"X-Request-Id: two words",
+        b"X-Request-Id : mine",
+    ):
+        with pair.caller() as caller:
+            reply = caller.ask(b"GET /v1/models HTTP/1.1\r\n" + unfit + b"\r\nbad\r\n\r\n", "GET")
+        assert reply.status == 400 and len(reply.value("x-request-id") or "") == 32
+
+
 @pytest.mark.parametrize("coding", [b"gzip, chunked", b"identity, chunked"])
 def test_a_transfer_coding_beside_chunked_is_501_and_close(pair: Pair, coding: bytes) -> None:
     with pair.caller() as caller:
