@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import json
 import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import openai
 import pytest
 
+from tests.client import Client
 from tests.generation.studio import HEADER, PIECE
 from tests.servers import BIN, Program, free_port, listens, start_jevproxy, wait_until
 
@@ -68,9 +68,10 @@ def studio_client(studio: Program) -> Iterator[openai.OpenAI]:
 
 def call(program: Program, path: str, document: object = None) -> Any:
     """Asks a server itself, past the proxy."""
-    body = None if document is None else json.dumps(document).encode()
-    with urllib.request.urlopen(program.url + path, body, timeout=60) as response:
-        return json.load(response)
+    with Client(program.url) as client:
+        status, answer = client.get(path) if document is None else client.post(document, path)
+    assert status == 200, answer
+    return answer
 
 
 def play(mock: Program, *behaviors: dict[str, object]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import os
 import re
 import select
@@ -16,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from tests.callers import Caller
 from tests.client import Client
 from tests.servers import (
     BIN,
@@ -42,42 +41,27 @@ def small() -> Iterator[Program]:
 
 
 @contextmanager
-def many(program: Program, sent: bytes, count: int = MORE) -> Iterator[list[socket.socket]]:
+def many(program: Program, sent: bytes, count: int = MORE) -> Iterator[list[Caller]]:
     with ExitStack() as held:
-        found = [
-            held.enter_context(socket.create_connection(("127.0.0.1", program.port), timeout=60))
-            for _ in range(count)
-        ]
-        for sock in found:
-            sock.sendall(sent)
-        yield found
+        callers = [held.enter_context(Caller(program.url)) for _ in range(count)]
+        for caller in callers:
+            caller.send(sent)
+        yield callers
 
 
-def read_response(sock: socket.socket) -> None:
-    response = http.client.HTTPResponse(sock)
-    response.begin()
-    response.read()
-
-
-def everything(sock: socket.socket) -> bytes:
-    with sock.makefile("rb") as stream:
-        return stream.read()
-
-
-def unanswered(socks: list[socket.socket]) -> list[socket.socket]:
+def unanswered(callers: list[Caller]) -> list[Caller]:
     """Those that have received nothing yet."""
-    return [sock for sock in socks if not select.select([sock], [], [], 0)[0]]
+    return [caller for caller in callers if not select.select([caller.socket], [], [], 0)[0]]
 
 
 @pytest.mark.parametrize("kept", [b"", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"])
 def test_health_does_not_wait_behind_half_heads(small: Program, kept: bytes) -> None:
     """More half-sent heads than threads, on new and on kept connections: health is answered before any of them ends."""
     with many(small, b"") as slow:
-        for sock in slow:
-            sock.sendall(kept)
+        for caller in slow:
             if kept:
-                read_response(sock)
-            sock.sendall(HALF)
+                assert caller.ask(kept).status == 200
+            caller.send(HALF)
         assert status_of(small.url) == 200
         assert unanswered(slow) == slow
 
@@ -97,27 +81,27 @@ def test_a_head_has_ten_seconds(small: Program) -> None:
     """
     kept = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
     with many(small, HALF) as slow, many(small, kept + HALF, 2) as again, many(small, b"", 5) as silent:
-        while not select.select([slow[0]], [], [], 0.2)[0]:
+        while not select.select([slow[0].socket], [], [], 0.2)[0]:
             try:
-                slow[0].sendall(b"x")
+                slow[0].send(b"x")
             except OSError:
                 break
-        for sock in slow:
-            head, _, body = everything(sock).partition(b"\r\n\r\n")
-            assert head.startswith(b"HTTP/1.1 408 ") and b"Connection: close" in head
-            assert json.loads(body)["detail"]["error_type"] == "request_timeout"
-        for sock in again:
-            statuses = re.findall(rb"HTTP/1\.1 (\d+)", everything(sock))
-            assert statuses == [b"200", b"408"]
-        assert {everything(sock) for sock in silent} == {b""}
+        for caller in slow:
+            reply = caller.reply()
+            assert (reply.status, reply.value("connection")) == (408, "close")
+            assert reply.error_type == "request_timeout" and caller.at_end()
+        for caller in again:
+            assert [caller.reply().status, caller.reply().status] == [200, 408]
+            assert caller.at_end()
+        assert all(caller.at_end() for caller in silent)
     assert "Traceback" not in small.output()
 
 
 def test_clients_that_do_not_close_hold_up_nobody(small: Program) -> None:
     """Two seconds of waiting for each of them would be over a minute in one loop."""
     with many(small, b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") as lingering:
-        for sock in lingering:
-            assert everything(sock).startswith(b"HTTP/1.1 200 ")
+        for caller in lingering:
+            assert caller.reply().status == 200 and caller.at_end()
         assert status_of(small.url) == 200
         began = time.monotonic()
         assert status_of(small.url) == 200
