@@ -236,10 +236,27 @@ def test_a_dripping_body_is_late_too(jev: Program) -> None:
             thread.join()
 
 
-def test_a_body_cut_short_is_never_taken_as_whole(jev: Program) -> None:
-    with Caller(jev.url).send(HEAD % 100 + b"{}") as caller:
+CHUNKED = b"POST /v1/systemone HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        HEAD % 100,
+        HEAD % 100 + b"{}",
+        CHUNKED,
+        CHUNKED + b"5\r\n{}",
+        CHUNKED + b"2\r\n{}\r\n",
+        CHUNKED + b"2\r\n{}\r\n0\r\n",
+        CHUNKED + b"zz\r\n{}\r\n0\r\n\r\n",
+    ],
+)
+def test_a_body_cut_short_is_never_taken_as_whole(jev: Program, sent: bytes) -> None:
+    with Caller(jev.url).send(sent) as caller:
         caller.half_close()
-        assert caller.reply().status == 400
+        reply = caller.reply()
+        assert (reply.status, reply.error_type) == (400, "invalid_request")
+        assert "The request body was cut short" in reply.json()["detail"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -302,6 +319,17 @@ def test_a_client_that_leaves_is_not_worked_for(jev: Program, client: Client) ->
     with Caller(jev.url).send(BATCH % len(batch) + batch) as caller:
         assert caller.head().status == 200
     wait_until(lambda: gone(client) == before + 1, 60, "the worker seeing that it is alone")
+
+
+def test_a_client_that_left_gets_nothing_and_499_is_for_the_log(jev: Program, client: Client) -> None:
+    """It has shut its writing side after a whole request, so it can still see whether anything is sent."""
+    before = gone(client)
+    states = [f"{STATE} {i} and gone " * 30 for i in range(400)]
+    sent = json.dumps({"states": states, "questions": {"q": NOUL}}).encode()
+    with Caller(jev.url).send(BATCH % len(sent) + sent) as caller:
+        caller.half_close()
+        assert caller.rest() == b""
+    wait_until(lambda: gone(client) == before + 1, what="the client being counted")
 
 
 def test_a_stream_that_is_given_up_does_not_end_as_if_whole(jev: Program, client: Client) -> None:
