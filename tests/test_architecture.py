@@ -48,6 +48,7 @@ ONLY = {
     "tokenizers": {"worker.folder"},
     "huggingface_hub": {"worker.sources"},
     "flask": {"jevproxy.app", "worker.app", "worker.responses", "worker.views"},
+    "werkzeug": {"jevproxy.app", "worker.responses"},
     "flask_cors": {"jevproxy.cors"},
     "requests": {"jevproxy.upstream", "worker.remote", "jevproxy.compare"},
     "urllib3": {"jevproxy.connections"},

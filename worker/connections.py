@@ -5,8 +5,10 @@ socket, and `expire` every second or so. It must not know the server whose conne
 end of a head.
 """
 
+import fcntl
 import selectors
 import socket
+import termios
 import time
 from collections.abc import Callable
 from functools import partial
@@ -37,6 +39,14 @@ def received(sock: socket.socket) -> bytes | None:
         return None
     except OSError:
         return b""
+
+
+def all_sent(sock: socket.socket) -> bool:
+    """The client has everything that was written, so that a small answer more does not block."""
+    try:
+        return fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)) == bytes(4)
+    except OSError:
+        return False
 
 
 class Arrivals(Generic[Connection]):

@@ -13,6 +13,10 @@ LINE = 8190
 HEAD = 100 * (8190 + 2) + 4
 # A line of a head ends in CRLF. One that ends in LF alone makes the head malformed, whatever follows (section 2.2).
 BARE_LF = re.compile(rb"(?<!\r)\n")
+# Where `glance` looks: what every server takes.
+GLANCE = 16 << 10
+# Fields that announce a body (RFC 9112 section 6).
+BODY = re.compile(rb"\r\n(content-length|transfer-encoding):", re.IGNORECASE)
 REQUEST_LINE = re.compile(rb"([A-Z]{3,20}) (/[!->@-~]*)(?:\?[!-~]*)? HTTP/[0-9.]+")
 REQUEST_ID = re.compile(rb"x-request-id:[ \t]*([!-~]+)[ \t]*", re.IGNORECASE)
 
@@ -55,9 +59,17 @@ class Glance:
 
 
 def glance(data: bytes) -> Glance:
-    """Method, path and request id of a head that may be malformed or cut."""
-    lines = bytes(data).partition(b"\r\n\r\n")[0].removeprefix(b"\r\n").split(b"\r\n")
+    """Method, path and request id of a head that may be malformed or cut: of whole lines alone."""
+    head = bytes(data[:GLANCE]).removeprefix(b"\r\n").partition(b"\r\n\r\n")
+    lines = head[0].split(b"\r\n")
+    if not head[1]:
+        lines[-1] = b""
     first = REQUEST_LINE.fullmatch(lines[0])
     method, path = (part.decode("ascii") for part in first.groups()) if first else ("-", "-")
     ids = [match[1].decode("ascii") for line in lines[1:] if (match := REQUEST_ID.fullmatch(line))]
     return Glance(method, path, ids[0] if len(ids) == 1 else "")
+
+
+def announces_body(data: bytes) -> bool:
+    """Whether a whole head has a field that says so; also for what followed it in the same bytes."""
+    return bool(BODY.search(data))

@@ -94,7 +94,7 @@ def _responses(settings: Settings) -> dict[str, Any]:
     meanings = {
         "400": ("an unknown model, or more tokens than the model takes" + counts.get(400, ""), "Error"),
         "401": ("the key is wrong", "Error"),
-        "403": ("no key was sent", "Error"),
+        "403": ("no usable key was sent", "Error"),
         "408": ("the body did not arrive in time", "Error"),
         "413": ("the body is too large", "Error"),
         "415": ("a coding or a medium that is not read", "Error"),

@@ -21,7 +21,6 @@ from gunicorn.errors import HaltServer
 
 from worker import notify
 from worker.errors import SettingRefused, StartFailed
-from worker.observe import log
 from worker.restarts import End, pause
 from worker.server import Worker, bound
 
@@ -33,7 +32,7 @@ ASSUMED = {
     "ends": "Arbiter calls self.reap_workers, which calls cfg.child_exit for each process that ended",
     "halting": "HaltServer, raised in cfg.child_exit, ends the parent with its status",
     "boot status": "a process that exits with StartFailed.exit_status ends the parent with the same",
-    "stopping": "Arbiter.stop empties LISTENERS before it ends the processes",
+    "stopping": "Arbiter.halt and Arbiter.handle_quit call self.stop before they end the processes",
     "readiness": "Arbiter.start tells systemd READY=1 by gunicorn.systemd.sd_notify, called through the module",
 }  # fmt: skip
 
@@ -56,8 +55,10 @@ class Parent:
     def __init__(self, own_port: bool) -> None:
         self._own_port = own_port
         self._address: Any = None
+        self._stopping = False
+        # By process id, until gunicorn has taken the status away.
         self._ends: dict[int, End] = {}
-        self._crashes: list[float] = []
+        self._times: list[float] = []
         self._next_start = 0.0
 
     def on_starting(self, server: Any) -> None:
@@ -95,7 +96,8 @@ class Parent:
     def when_ready(self, server: Any) -> None:
         """Once, before any fork: with `own_port` the parent listens no longer."""
         os.register_at_fork(after_in_parent=_unblock)
-        self._reap, self._spawn = server.reap_workers, server.spawn_workers
+        self._stop, self._reap, self._spawn = server.stop, server.reap_workers, server.spawn_workers
+        server.stop = self._stop_workers
         server.reap_workers = partial(self._reap_workers, server)
         server.spawn_workers = self._spawn_workers
         if self._own_port:
@@ -116,6 +118,10 @@ class Parent:
             signal.signal(number, signal.SIG_DFL)
         _unblock()
 
+    def _stop_workers(self, graceful: bool = True) -> None:
+        self._stopping = True
+        self._stop(graceful)
+
     def _reap_workers(self, server: Any) -> None:
         """gunicorn's hook for a process that ended does not say how it ended; ask the kernel before gunicorn does."""
         for pid in list(server.WORKERS):
@@ -132,19 +138,19 @@ class Parent:
         """A serving process has ended, and the parent's loop will start another unless this says otherwise."""
         # One that ended between the question above and gunicorn's own is taken for one that was told to.
         end = self._ends.pop(worker.pid, End())
-        if end.asked or not server.LISTENERS:
+        if self._stopping:
             return
-        if not worker.warm.is_set():
+        if not (end.asked or worker.warm.is_set()):
             failed = StartFailed(f"the process that loads the models {end.words()}")
             if end.status != SettingRefused.exit_status:  # else it has said which setting
                 notify.failed(failed)
             raise HaltServer(str(failed), end.exit_status)
         now = time.monotonic()
-        self._crashes.append(now)
-        wait = pause(self._crashes, now)
+        self._times.append(now)
+        wait = pause(self._times, now)
         self._next_start = now + wait
         told = f"the serving process {end.words()}; another one starts in {wait:g} s"
-        log.error(told)
+        (server.log.info if end.asked else server.log.error)("%s", told)
         notify.status(told)
 
     def _spawn_workers(self) -> None:

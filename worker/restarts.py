@@ -7,9 +7,9 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Crashes count against each other for so long. The first one in it is made good at once, since a crash is rare and
-# an outage costs; each further one waits twice as long, since a worker that crashes again and again only burns the
-# machine it loads on.
+# Ends count against each other for so long. After the first one in it another process starts at once, since a crash
+# is rare and an outage costs; each further one waits twice as long, since a worker that ends again and again only
+# burns the machine it loads on.
 MEMORY_S = 300.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 
@@ -50,6 +50,10 @@ class End:
 
     def words(self) -> str:
         """How it ended, and what to look at."""
+        if self.asked:
+            return (
+                f"was told to end by {signal.Signals(self.signal).name}" if self.signal else "was told to end"
+            )
         if not self.signal:
             return f"ended with status {self.status}: {LOOK_ABOVE}"
         try:
@@ -59,7 +63,7 @@ class End:
         return f"was killed by {name}: {SIGNS.get(self.signal, LOOK_ABOVE)}"
 
 
-def pause(crashes: Sequence[float], now: float) -> float:
-    """Seconds before another process may start; `crashes` are the times of all so far, the last one included."""
-    recent = sum(now - crash < MEMORY_S for crash in crashes)
+def pause(ends: Sequence[float], now: float) -> float:
+    """Seconds before another process may start; `ends` are the times of all so far, the last one included."""
+    recent = sum(now - end < MEMORY_S for end in ends)
     return 0.0 if recent < 2 else min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (recent - 2))

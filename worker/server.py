@@ -25,9 +25,9 @@ from gunicorn.http.errors import ParseException
 from gunicorn.workers.gthread import ThreadWorker
 
 from worker import notify
-from worker.connections import Arrivals, Departures
+from worker.connections import Arrivals, Departures, all_sent
 from worker.errors import BodyIncomplete, InternalError, StartFailed, Typed
-from worker.heads import glance
+from worker.heads import announces_body, glance
 from worker.incoming import Incoming
 from worker.observe import Finished, Metrics, finished, log, request_id
 from worker.refusals import refusal, response
@@ -158,7 +158,9 @@ class Worker(ThreadWorker):
         conn.init()
         conn.parser.unreader.unread(data)
         self._taken[conn.sock] = data
-        pool = self._spare if data.startswith(self._reserved) else self.tpool
+        # Only what cannot hold it up: no body to wait for, and room for the answer.
+        quick = data.startswith(self._reserved) and not announces_body(data) and all_sent(conn.sock)
+        pool = self._spare if quick else self.tpool
         served = pool.submit(self.handle, conn)
         served.add_done_callback(partial(self.method_queue.defer, self.finish_request, conn))
 

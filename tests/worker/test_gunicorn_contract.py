@@ -379,12 +379,16 @@ def starts() -> None:
 
 @assumption("stopping")
 def stopping() -> None:
-    with Clean() as arbiter:
-        arbiter.start()
-        left: list[int] = []
-        arbiter.kill_workers = lambda _: left.append(len(arbiter.LISTENERS))
-        arbiter.stop()
-        assert left and set(left) == {0}
+    for end in ("halt", "handle_quit", "handle_int"):
+        with Clean() as arbiter:
+            arbiter.start()
+            calls: list[str] = []
+            stop = arbiter.stop
+            arbiter.stop = lambda *graceful, stop=stop, calls=calls: (calls.append("stop"), stop(*graceful))
+            arbiter.kill_workers = lambda _, calls=calls: calls.append("kill")
+            with pytest.raises((SystemExit, StopIteration)):
+                getattr(arbiter, end)()
+            assert calls[:2] == ["stop", "kill"]
 
 
 # A gunicorn of its own for what needs forks: hooks that print, and an application that ends its process.

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worker import connections
-from worker.connections import Arrivals, Departures
+from worker.connections import Arrivals, Departures, all_sent
 from worker.errors import FieldsTooLarge, HeadLate, LineTooLong, Typed
-from worker.heads import HEAD, LINE, Glance, Head, glance
+from worker.heads import HEAD, LINE, Glance, Head, announces_body, glance
 
 HEADS = [
     b"GET / HTTP/1.1\r\n\r\n",
@@ -62,12 +62,22 @@ def test_what_is_too_large_is_refused_before_it_ends() -> None:
         (b"\r\nPUT /a HTTP/9\r\n\r\nx-request-id: of-the-body\r\n", Glance("PUT", "/a", "")),
         (b"GET /\x1b[2J HTTP/1.1\r\nx-request-id: a\x00b\r\n\r\n", Glance("-", "-", "")),
         (b"GET / HTTP/1.1\r\nx-request-id: a\r\nx-request-id: b\r\n\r\n", Glance("GET", "/", "")),
+        (b"GET /a HTTP/1.1\r\nx-request-id: cut", Glance("GET", "/a", "")),
+        (b"GET /a HTTP/1.1\r\n" + b"x: y\r\n" * 100_000 + b"x-request-id: late\r\n", Glance("GET", "/a", "")),
         (b"GET / HT", Glance()),
         (b"", Glance()),
     ],
 )
 def test_what_a_malformed_head_still_tells(data: bytes, told: Glance) -> None:
     assert glance(data) == told
+
+
+@pytest.mark.parametrize(
+    ("fields", "announced"),
+    [(b"Content-Length: 1", True), (b"transfer-encoding:chunked", True), (b"X-Content-Length: 1", False)],
+)
+def test_a_body_is_announced_by_its_fields(fields: bytes, announced: bool) -> None:
+    assert announces_body(b"GET / HTTP/1.1\r\n" + fields + b"\r\n\r\n") is announced
 
 
 @given(st.binary(max_size=200))
@@ -192,6 +202,13 @@ def test_many_large_heads_get_less_room_each(loop: Loop, pair: Pair, monkeypatch
         for ends in others:
             for sock in ends:
                 sock.close()
+
+
+def test_what_the_client_has_not_taken_counts_as_unsent(pair: Pair) -> None:
+    assert all_sent(pair[0])
+    pair[0].sendall(b"x")
+    assert not all_sent(pair[0])
+    assert pair[1].recv(1) == b"x" and all_sent(pair[0])
 
 
 def test_a_client_that_closes_is_let_go_at_once(loop: Loop, pair: Pair) -> None:

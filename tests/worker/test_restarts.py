@@ -10,8 +10,8 @@ from worker.restarts import MEMORY_S, End, pause
 @pytest.mark.parametrize(
     ("end", "asked", "exit_status", "words"),
     [
-        (End(), True, 128, "ended with status 0"),
-        (End(signal=15), True, 143, "was killed by SIGTERM"),
+        (End(), True, 128, "was told to end"),
+        (End(signal=15), True, 143, "was told to end by SIGTERM"),
         (End(signal=9), False, 137, "was killed by SIGKILL: most likely memory ran out"),
         (End(signal=4), False, 132, "was killed by SIGILL: a native library crashed"),
         (End(signal=40), False, 168, "was killed by signal 40: look at the lines above"),
@@ -23,11 +23,11 @@ def test_an_end_in_words(end: End, asked: bool, exit_status: int, words: str) ->
 
 
 def test_pauses_grow_to_a_minute_and_are_forgotten_in_time() -> None:
-    crashes: list[float] = []
+    ends: list[float] = []
     waits = []
     for second in range(10):
-        crashes.append(float(second))
-        waits.append(pause(crashes, float(second)))
+        ends.append(float(second))
+        waits.append(pause(ends, float(second)))
     assert waits == [0, 1, 2, 4, 8, 16, 32, 60, 60, 60]
-    crashes.append(10 + MEMORY_S)
-    assert pause(crashes, 10 + MEMORY_S) == 0
+    ends.append(10 + MEMORY_S)
+    assert pause(ends, 10 + MEMORY_S) == 0

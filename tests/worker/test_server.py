@@ -66,9 +66,10 @@ def test_health_does_not_wait_behind_half_heads(small: Program, kept: bytes) -> 
         assert unanswered(slow) == slow
 
 
-def test_health_does_not_wait_for_a_thread(small: Program) -> None:
+@pytest.mark.parametrize("line", [b"POST /v1/systemone", b"GET /health"])
+def test_health_does_not_wait_for_a_thread(small: Program, line: bytes) -> None:
     """Bodies that do not come hold every thread, one after the other; some still wait when health is answered."""
-    stalled = b"POST /v1/systemone HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"
+    stalled = line + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"
     with many(small, stalled, 300) as slow:
         assert status_of(small.url) == 200
         assert unanswered(slow)

@@ -346,7 +346,7 @@ def test_a_lost_device_ends_the_worker() -> None:
         assert "the device failed" in program.output()
 
 
-@pytest.mark.parametrize("listen", ["at-once", "warm"])
+@pytest.mark.parametrize("listen", ["at once", "warm", "by reuse-port"])
 @pytest.mark.parametrize(
     ("death", "status", "words"),
     [
@@ -365,7 +365,9 @@ def test_a_death_before_the_models_are_warm_ends_the_worker(
     (tmp_path / "torch" / "__init__.py").write_text(text)
     settings = {
         "LAYA_PORT": str(free_port()),
-        "LAYA_LISTEN": listen,
+        "LAYA_LISTEN": "warm" if listen == "warm" else "at-once",
+        # gunicorn's parent then has no listener.
+        "GUNICORN_CMD_ARGS": "--reuse-port" if listen == "by reuse-port" else "",
         "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
     }
     ended = subprocess.run(
