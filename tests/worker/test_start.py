@@ -122,6 +122,16 @@ def test_the_key(locked: Client, header: str | None, status: int) -> None:
         assert headers.get("www-authenticate") == ("Bearer" if status == 401 else None)
 
 
+@pytest.mark.parametrize("header", ["Bearer ", KEY])
+def test_no_usable_key_is_told_through_jevproxy_too(keyed: Program, locked: Client, header: str) -> None:
+    sent = {"Authorization": header, "X-Request-Id": "unusable"}
+    direct = locked.send("GET", "/v1/models", None, sent)
+    with start_jevproxy(keyed.url) as entrance, Client(entrance.url) as proxied:
+        relayed = proxied.send("GET", "/v1/models", None, sent)
+    assert (relayed[0], relayed[2]) == (direct[0], direct[2])
+    assert direct[0] == 403 and "Authorization: Bearer KEY" in json.loads(direct[2])["detail"]["message"]
+
+
 def test_health_tells_details_with_the_key_alone(locked: Client) -> None:
     assert locked.get("/health") == (200, {"status": "ok"})
     assert "models" in locked.get("/health", Authorization=bearer(KEY))[1]
