@@ -369,8 +369,9 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     url = f"http://127.0.0.1:{free_port()}"
     argv = [sys.executable, "-m", "gunicorn", "-c", "conf.py", "-b", url.removeprefix("http://"), "held"]
     with Program(argv, {}, url=url, ready=lambda: status_of(url) == 200, cwd=folder) as program:
+        # Counted before the connection is made: gunicorn handles it as soon as it accepts it.
+        before = program.output().count('"handle"')
         with Caller(url) as caller:
-            before = program.output().count('"handle"')
             caller.send(get(path="/hold"))
             wait_until(lambda: program.output().count('"handle"') > before, what="the request in flight")
             program.signal(signal.SIGTERM)
